@@ -116,7 +116,6 @@ def find(
     """Find the data at a storage by the names of the files.
 
     Args:
-        storage: Where the data are.
         format_name: One of ADOPTABLE.
         splits: Names of splits, each with the pattern of its files; if empty, the files' names decide.
         labels: Field that holds the label, NO_LABELS, or None for the usual fields.
@@ -159,7 +158,6 @@ def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -
     """Give names to the classes of data whose labels are integers, and return the data.
 
     Args:
-        found: The data.
         names: Name of each class; if empty, the data stay as they are.
         labels: As for `find`.
 
@@ -183,11 +181,8 @@ def assign_splits(
     storage: Storage, files: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]]
 ) -> dict[str, list[ObjectInfo]]:
     """Assign files to splits: by the patterns, else by the last usual split name in the files' names, else all to
-    `train`.
-
-    Raises:
-        UsageError: A pattern matches no file, two match one, or only some files have a split in their names.
-    """
+    `train`. Raises UsageError if a pattern matches no file, two match one, or only some files have a split in their
+    names."""
     found: dict[str, list[ObjectInfo]] = {split: [] for split, _ in splits}
     nameless: list[ObjectInfo] = []
     for info in files:
@@ -215,11 +210,8 @@ def assign_splits(
 
 
 def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Sequence[tuple[str, str]]) -> dict[str, str]:
-    """Return the folder of each split of an image folder; the root is `train` if no folder has a split's name.
-
-    Raises:
-        UsageError: Some folders have names of splits and others do not.
-    """
+    """Return the folder of each split of an image folder; the root is `train` if no folder has a split's name. Raises
+    UsageError if some folders have names of splits and others do not."""
     if splits:
         return {split: "" if pattern in (".", "./") else pattern.strip("/") for split, pattern in splits}
     folders = sorted(_folders_below(listing, ""))
@@ -315,8 +307,6 @@ def find_folder_images(
     also one without an image: a head does not look into all of them.
 
     Args:
-        storage: Where the data are.
-        listing: All files of the storage.
         folders: Folder of each split, below the root; empty for the root itself.
         heads: Ascending numbers of images with which the index of HEAD_SPLIT begins.
         head: What was listed, if that is the last of the heads alone.

@@ -65,7 +65,6 @@ class LabelReader:
 
         Args:
             value: The value that was stored: an integer, the text of one, or the text of a class.
-            name: Field that held the value, for the message.
 
         Raises:
             SourceError: The value is not a label, or the shard has both integers and texts; the error's text is a
@@ -114,9 +113,7 @@ def text_classes(found: Iterable[ShardLabels], samples: int, *, where: str) -> t
     """Return the sorted texts of all shards, which are the names of the classes; nothing if labels are integers.
 
     Args:
-        found: The labels of each shard.
         samples: Number of samples that have a label.
-        where: URL of the data, for the error.
 
     Raises:
         SourceError: Some labels are integers and others texts, or nearly every sample has a different text.
@@ -144,11 +141,8 @@ def too_many_texts(texts: set[str], samples: int, *, where: str) -> SourceError:
 
 
 def read_class_names(path: Path) -> tuple[str, ...]:
-    """Read the names of classes from a text file: the name of class k in line k, counted from 0.
-
-    Raises:
-        UsageError: The file cannot be read, a line is not a name, or a name occurs twice.
-    """
+    """Read the names of classes from a text file: the name of class k in line k, counted from 0. Raises UsageError if
+    the file cannot be read, a line is not a name, or a name occurs twice."""
     try:
         lines = path.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -180,12 +174,7 @@ def key_from(text: str) -> str:
 
 
 def key_in_shard(shard: str, key: str) -> str:
-    """Return a key for a sample that has none.
-
-    Args:
-        shard: The shard's file.
-        key: A key that is unique in the shard.
-    """
+    """Return a key for a sample that has none."""
     return _fitted(f"{_prefix(shard)}/{key}")
 
 
@@ -193,9 +182,6 @@ def shard_prefixes(shards: Sequence[str]) -> list[str]:
     """Return a prefix of keys for each shard, so that keys of two shards differ. It is the shard's name, with `=00` and
     its number if another shard, or a folder of one, has the same name, ignoring case. A key made from a name never has
     `=00`.
-
-    Args:
-        shards: The files of the shards.
     """
     prefixes = [_prefix(shard) for shard in shards]
     alike, first = set[str](), ""
@@ -214,7 +200,6 @@ def distinct_keys(row_key: str, prefix: str, file: str, again: int) -> Iterator[
     other sample has is taken.
 
     Args:
-        row_key: The sample's key.
         prefix: Prefix of the keys of the sample's shard; see `shard_prefixes`.
         file: For an image folder, the file, used instead of the shard: it distinguishes `a.jpg`, `a.png` and `A.jpg`.
         again: Number of earlier samples of the shard with this key.

@@ -92,11 +92,8 @@ class TarSample:
 
 
 def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
-    """Yield the samples of a tar, in its order.
-
-    Raises:
-        SourceError: The tar is damaged, holds anything but files and directories, or a sample has an extension twice.
-    """
+    """Yield the samples of a tar, in its order. Raises SourceError if the tar is damaged, holds anything but files and
+    directories, or a sample has an extension twice."""
     sample: TarSample | None = None
     position = 0
     for member in tar_members(reader):
@@ -124,10 +121,8 @@ def tar_rows(
     """Yield a row for each sample, and an Event for each that has no image.
 
     Args:
-        reader: The tar.
         labels: Reads the labels; its field is an extension or a key of the .json member, by default .cls, then `label`.
         fields: Receives the number of samples that have each field.
-        digest: Read every image for its CRC32C.
 
     Raises:
         SourceError: The tar is damaged (see `tar_samples`), or a label is not valid.
@@ -174,11 +169,9 @@ def tfrecord_rows(
     """Yield a row for each record, and an Event for each whose image has no bytes.
 
     Args:
-        reader: The file.
         shard: Name of the file, which becomes part of the keys of records without one.
         labels: Reads the labels; its field is a feature, by default one of LABEL_FEATURES.
         fields: Receives the number of samples that have each feature other than the image.
-        digest: Read every image for its CRC32C.
         seen: Receives the number of records by shape of each feature; None to skip counting.
 
     Raises:
@@ -233,7 +226,6 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
 
     Args:
         found: TFRecords of img2dataset.
-        results: The content of each shard.
         data_root: Folder of the shards, with a final slash; empty if the description is next to them.
     """
     seen: Counter[FeatureShape] = sum((result.features for result in results), Counter())

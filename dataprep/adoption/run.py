@@ -124,8 +124,6 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: 
     """Write index and manifest, unless they exist.
 
     Args:
-        request: What to adopt, and where to put the index.
-        progress: Receives progress reports.
         workers: Number of worker processes; with 0 this process reads the shards.
         head: The part of a folder's files that `head_files` lists; None: all files.
 
@@ -360,13 +358,9 @@ def _reasons(results: Sequence[ReadShard]) -> str:
 def _publish(
     index: Storage, data: Storage, request: AdoptRequest, read: _ReadData, existing: Manifest | None
 ) -> Manifest:
-    """Publish index, events and manifest, the manifest last, as a build does: create-only, and only while the output
-    is this adoption's (`_claim`).
-
-    Raises:
-        ConflictError: Another adoption has written there in the meantime, or a file that no adoption wrote has one of
-            the names.
-    """
+    """Publish index, events and manifest, the manifest last, as a build does: create-only, and only while the output is
+    this adoption's (`_claim`). Raises ConflictError if another adoption has written there in the meantime, or a file
+    that no adoption wrote has one of the names."""
     root = f"{_ROOT}{uuid.uuid4().hex}"
     index.remove_stale_spools()
     if index.is_local:
@@ -493,9 +487,7 @@ def _claim(index: Storage, root: str, intent: _Intent, existing: Manifest | None
         error. Runs of the same adoption share the output.
 
     Args:
-        index: The output.
         root: Folder of this run's own files.
-        intent: What the adoption places.
         existing: The manifest that was there before the data were read.
 
     Raises:

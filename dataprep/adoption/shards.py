@@ -121,9 +121,7 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
     """Read all shards, and return them in the order of their splits and files.
 
     Args:
-        job: What to read.
         folder: An empty, private folder that outlives the result.
-        progress: Receives progress reports.
         workers: Number of worker processes; with 0 this process reads. It always reads image folders itself, because
             their files need not be opened.
 
@@ -144,11 +142,8 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
 
 
 def read_first(job: ReadJob) -> ReadShard:
-    """Read the first shard, to say what is in it; its rows are not kept.
-
-    Raises:
-        SourceError: It is damaged; the text says where.
-    """
+    """Read the first shard, to say what is in it; its rows are not kept. Raises SourceError if it is damaged; the text
+    says where."""
     with temporary_folder() as folder:
         return _read(job, folder, 0)
 
@@ -156,10 +151,8 @@ def read_first(job: ReadJob) -> ReadShard:
 def with_classes(url: str, results: Sequence[ReadShard]) -> tuple[list[ReadShard], tuple[str, ...]]:
     """Number the labels that are texts by their sorted names; return the shards, and the names of the classes.
 
-    Without labels that are texts, the shards are returned as they are, and no names.
-
-    Raises:
-        SourceError: Labels are integers in some shards and texts in others, or too many texts for classes.
+    Without labels that are texts, the shards are returned as they are, and no names. Raises SourceError if labels are
+    integers in some shards and texts in others, or too many texts for classes.
     """
     samples = sum(result.labels.total() for result in results)
     classes = text_classes((result.kind for result in results), samples, where=url)
@@ -182,11 +175,8 @@ class RowCounts:
 
 
 def count_rows(storage: Storage, shard: str) -> RowCounts:
-    """Count the rows of a shard by status and reason.
-
-    Raises:
-        FormatError: The sidecars are missing, damaged, or of another tool.
-    """
+    """Count the rows of a shard by status and reason. Raises FormatError if the sidecars are missing, damaged, or of
+    another tool."""
     parquet, stats = sidecars_of(shard)
     table = read_columns(storage, parquet, ("status", "error_message"))
     statuses, messages = (table.column(name).to_pylist() for name in ("status", "error_message"))

@@ -546,11 +546,8 @@ class ConversionRecipe(ArchiveRecipe):
     def plan_orders(
         self, request: BuildRequest, progress: Progress, keeping: Keeping
     ) -> tuple[Plan, list[OrderedSplit]]:
-        """Return the plan, and the order of each of its splits.
-
-        Raises:
-            UsageError: Images are to be turned upright, but not the boxes in them.
-        """
+        """Return the plan, and the order of each of its splits. Raises UsageError if images are to be turned upright,
+        but not the boxes in them."""
         plan, orders = super().plan_orders(request, progress, keeping)
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:

@@ -145,11 +145,8 @@ class BuildResult:
 
 
 def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
-    """List the originals and plan the shards, with the recipe of the dataset; see `Recipe.plan`.
-
-    Raises:
-        UsageError: There are more shards than a manifest can hold, so the dataset could not be read.
-    """
+    """List the originals and plan the shards, with the recipe of the dataset; see `Recipe.plan`. Raises UsageError if
+    there are more shards than a manifest can hold, so the dataset could not be read."""
     planned = recipe_of(request.options.dataset).plan(request, progress, keep=keep, is_empty=is_empty)
     if planned.plan.num_shards > MAX_SHARDS:
         raise UsageError(
@@ -432,11 +429,7 @@ def refuse_nested(storage: Storage, request: BuildRequest) -> None:
 
 
 def _refuse_foreign(storage: Storage, *, overwrite: bool) -> _Output:
-    """Return the state of the output.
-
-    Raises:
-        UsageError: There are other files: a dataset is never mixed with them.
-    """
+    """Return the state of the output. Raises UsageError for other files: a dataset is never mixed with them."""
     with ThreadPoolExecutor(1) as threads:
         # In a bucket, one concurrent request shows whether it is empty.
         listed = None if storage.is_local else threads.submit(lambda: next(storage.list(), None))

@@ -191,11 +191,8 @@ def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
 
 
 def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
-    """Yield the names of a finished dataset, as listed by its manifest and, for an image folder, by its index.
-
-    Raises:
-        UsageError: The index of an image folder cannot be read, so the dataset's images are unknown.
-    """
+    """Yield the names of a finished dataset, as listed by its manifest and, for an image folder, by its index. Raises
+    UsageError if the index of an image folder cannot be read, so the dataset's images are unknown."""
     shard_format = FORMATS[manifest.format]
     yield from (MANIFEST, REPLICAS)
     yield from (entry["file"] for entry in manifest.files)
@@ -244,11 +241,8 @@ def metadata_of(
     features: Features = NO_FEATURES,
     names: TfdsNames = OWN_NAMES,
 ) -> dict[str, bytes]:
-    """Return the format's own metadata files, name to content, sorted by name.
-
-    Raises:
-        FormatError: A class name cannot be written to such files.
-    """
+    """Return the format's own metadata files, name to content, sorted by name. Raises FormatError if a class name
+    cannot be written to such files."""
     samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
     num_bytes = {split.name: split.num_bytes for split in splits}
     info = described(dataset, classes, samples, num_bytes, features, names)

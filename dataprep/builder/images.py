@@ -57,11 +57,7 @@ def with_restarts(data: bytes) -> bytes:
 
 @cache
 def library_version() -> str:
-    """Return the version of the library that `with_restarts` was built with.
-
-    Raises:
-        UsageError: It was not built.
-    """
+    """Return the version of the library that `with_restarts` was built with. Raises UsageError if it was not built."""
     try:
         from dataprep.formats import _restart
     except ImportError as error:
@@ -134,7 +130,6 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
 
     Args:
         data: The original file's bytes; None if the file did not exist when the build was planned.
-        policy: Settings for the checks, and for images that are not plain JPEG.
 
     Returns:
         The image to write, or the Event of its rejection.

@@ -203,9 +203,7 @@ def merge_split(
     """Merge the receipts of one split, shard after shard, and write its index and its events.
 
     Args:
-        first_index: Index of the split's first shard.
         publishing: Publishes index and events, which may continue after this call.
-        check: Compares a receipt with the plan.
         seen: Called with every receipt and its index rows, in the order of the shards.
 
     Raises:

@@ -103,11 +103,8 @@ class Entry:
 
 
 def claim_place(storage: Storage, planned: Planned) -> Claim:
-    """Claim the output for a build of a plan, or join a running build of the same plan.
-
-    Raises:
-        UsageError: Another build is running there; the error says what differs.
-    """
+    """Claim the output for a build of a plan, or join a running build of the same plan. Raises UsageError if another
+    build is running there; the error says what differs."""
     return begin_or_join(storage, planned, read_claim(storage)).claim
 
 
@@ -150,11 +147,8 @@ def _claim(plan: plans.Plan, root: str, document: JsonObject, references: plans.
 
 
 def with_references(storage: Storage, claim: Claim, references: plans.FileDigest) -> Claim:
-    """Write the digest of references that were stored again to `plan.json`, and return the new claim.
-
-    Raises:
-        OvertakenError: Another build owns the output now.
-    """
+    """Write the digest of references that were stored again to `plan.json`, and return the new claim. Raises
+    OvertakenError if another build owns the output now."""
     if references == claim.references:
         return claim
     new = _claim(claim.plan, claim.root, json.loads(claim.pointer), references)
@@ -348,11 +342,7 @@ class Existing:
 
 
 def look(storage: Storage) -> Existing:
-    """Inspect the output.
-
-    Raises:
-        UsageError: The manifest describes adopted files of the user, or cannot be read.
-    """
+    """Inspect the output. Raises UsageError if the manifest describes adopted files of the user, or cannot be read."""
     from dataprep.dataset.adopted import is_adopted  # NumPy comes with it: half a second of every build's start
 
     pointers = tuple(storage.stat(name) for name in _POINTERS)
@@ -640,11 +630,8 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
 
 
 def refuse_other_remains(storage: Storage, plan: plans.Plan, *, overwrite: bool) -> str | None:
-    """Refuse files without a manifest that a card calls another plan's; return the plan that it names, if any.
-
-    Raises:
-        UsageError: They are another plan's, and `overwrite` would not remove them.
-    """
+    """Refuse files without a manifest that a card calls another plan's; return the plan that it names, if any. Raises
+    UsageError if they are another plan's, and `overwrite` would not remove them."""
     named = card_plan(storage)
     if named is not None and named != plan.plan_hash:
         _refuse_other(storage, plan, named, overwrite=overwrite)

@@ -52,10 +52,8 @@ def digest_of(written: HashingWriter) -> FileDigest:
 def fault_of(storage: Storage, name: str, expected: FileDigest) -> str | None:
     """Compare a complete file with its digest; if they differ, return a text with found and expected values.
 
-    On disk the file is read; a bucket keeps the checksum of each object, so one request is enough.
-
-    Raises:
-        FileNotFoundError: There is no such file.
+    On disk the file is read; a bucket keeps the checksum of each object, so one request is enough. Raises
+    FileNotFoundError if there is no such file.
     """
     info = storage.stat(name)
     if info is None:
@@ -237,11 +235,6 @@ class Plan:
 def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str = "build it again") -> Plan:
     """Read back what `Plan.document` wrote.
 
-    Args:
-        document: The plan as JSON values.
-        where: URL of the document, for the error.
-        advice: Advice about a damaged document, at the end of the error's text.
-
     Raises:
         FormatError: The document is not a plan.
         UsageError: An option has an invalid value.
@@ -261,12 +254,7 @@ def same_but_codecs(plan: Plan, codecs: Mapping[str, str], plan_hash: str) -> bo
 
 
 def other_versions(made: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Describe codec versions that differ, e.g. `made with pillow 13.0.0 (this is 12.3.0)`; empty if none differs.
-
-    Args:
-        made: Versions that a dataset was made with.
-        here: Versions of this build.
-    """
+    """Describe codec versions that differ, e.g. `made with pillow 13.0.0 (this is 12.3.0)`; empty if none differs."""
     names = [name for name in sorted(made.keys() | here.keys()) if made.get(name) != here.get(name)]
     versions = ", ".join(f"{name} {made.get(name, 'none')} (this is {here.get(name, 'none')})" for name in names)
     return f"made with {shortened(printable(versions), _VERSION_CHARACTERS)}" if versions else ""
@@ -283,11 +271,8 @@ def physical_key(key: str, pass_index: int) -> str:
 
 
 def planned_codecs(images: ImagePolicy) -> dict[str, str]:
-    """Return the installed versions of the codecs that a dataset's bytes depend on.
-
-    Raises:
-        UsageError: The policy asks for restart markers, and the extension that writes them was not built.
-    """
+    """Return the installed versions of the codecs that a dataset's bytes depend on. Raises UsageError if the policy
+    asks for restart markers, and the extension that writes them was not built."""
     restarts = {RESTART_LIBRARY: library_version()} if images.jpeg == "restart" else {}
     return {**codec_versions(), **restarts}
 

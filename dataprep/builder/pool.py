@@ -108,11 +108,8 @@ class Dispatch:
             self._again(index, now_s)
 
     def failed(self, index: int, failure: Failure, now_s: float) -> str:
-        """Put a failed shard in the queue again, and return a line for the user; empty if there is none.
-
-        Raises:
-            DataprepError: Another attempt would not help, or the maximum number of attempts is reached.
-        """
+        """Put a failed shard in the queue again, and return a line for the user; empty if there is none. Raises
+        DataprepError if another attempt would not help, or the maximum number of attempts is reached."""
         if isinstance(failure.error, FullError) or (self._full is not None and failure.may_pass):
             return self._failed_for_space(index, failure.error)
         self._attempts[index] += 1
@@ -221,11 +218,7 @@ def backoff_s(attempts: int) -> float:
 
 
 def shards_set_aside(reasons: Mapping[int, str]) -> BuildError:
-    """Return the error of a run that has set shards aside and finished all others.
-
-    Args:
-        reasons: Reason why each shard was set aside, by its index.
-    """
+    """Return the error of a run that has set shards aside and finished all others."""
     names = "; ".join(f"shard {index}: {why}" for index, why in sorted(reasons.items()))
     return BuildError(
         f"{len(reasons)} of the shards could not be built: {names}. "
@@ -267,7 +260,6 @@ class Pool:
     """Runs `task(index)` for many indexes in processes, inside a `with` block.
 
     Args:
-        workers: Number of processes, at least 1.
         log: Called with one line when a worker hangs or dies or a task is tried again.
         preload: Modules that the workers need, imported once while the parent continues. Only the first pool of a
             process can choose them; workers of later pools import other modules themselves.

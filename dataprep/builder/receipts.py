@@ -68,7 +68,6 @@ def write_receipt(
     """Store a shard's receipt and index rows, create-only: from here on the shard is done.
 
     Args:
-        root: Folder of the build or retry, which the receipt names.
         before: Called after the receipt's bytes are written and before it gets its name; see `Storage.create_last`.
 
     Raises:
@@ -85,11 +84,8 @@ def write_receipt(
 
 
 def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt, pa.Table] | None:
-    """Read a shard's receipt and its index rows; None while the shard is not done.
-
-    Raises:
-        FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
-    """
+    """Read a shard's receipt and its index rows; None while the shard is not done. Raises FormatError if the receipt
+    belongs to another build, and the text names both; or it is malformed."""
     data = read_bounded(storage, receipt_file(index, root), MAX_RECEIPT_BYTES, advice=_advice(root))
     if data is None:
         return None
@@ -98,11 +94,8 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
 
 
 def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> ShardReceipt | None:
-    """Read a shard's receipt without its index rows: one request for the end of its file; None if it is gone.
-
-    Raises:
-        FormatError: The receipt belongs to another build, and the text names both; or it is malformed.
-    """
+    """Read a shard's receipt without its index rows: one request for the end of its file; None if it is gone. Raises
+    FormatError if the receipt belongs to another build, and the text names both; or it is malformed."""
     try:
         metadata = footer_metadata(storage, info, MAX_RECEIPT_BYTES)
     except FileNotFoundError:
@@ -166,7 +159,6 @@ class ReceiptWatch:
 
     Args:
         indexes: Indexes of the shards to wait for; all others are finished.
-        clock: Returns the time in seconds.
     """
 
     def __init__(

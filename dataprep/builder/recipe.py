@@ -168,11 +168,8 @@ class Recipe(ABC):
 
     @abstractmethod
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
-        """Return the dataset's own metadata files, name to content, as its manifest implies them.
-
-        Raises:
-            FormatError: A class name of the manifest cannot be written to such files.
-        """
+        """Return the dataset's own metadata files, name to content, as its manifest implies them. Raises FormatError if
+        a class name of the manifest cannot be written to such files."""
 
     @abstractmethod
     def is_shuffled(self, manifest: Manifest) -> bool:
@@ -193,11 +190,7 @@ class Recipe(ABC):
 
 
 def recipe_of(dataset: str) -> Recipe:
-    """Return the recipe of a dataset.
-
-    Raises:
-        UsageError: There is no dataset of that name.
-    """
+    """Return the recipe of a dataset. Raises UsageError if there is no dataset of that name."""
     known = recorded_class(dataset)
     if known is None:
         raise UsageError(f"no dataset is called {dataset!r}; expected one of {', '.join(BUILT)}")

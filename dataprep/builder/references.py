@@ -185,10 +185,7 @@ def references_of(build: OpenBuild, index: int) -> pa.Table:
 
 def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:
     """Yield the references of some shards of a build, one table for each shard; nothing if they have been removed.
-
-    Raises:
-        FormatError: They are damaged.
-    """
+    Raises FormatError if they are damaged."""
     try:
         file = _open_references(storage, claim)
     except FileNotFoundError:

@@ -51,11 +51,8 @@ READS_FACTOR = 2
 
 
 def read_refs(source: Originals, refs: Sequence[records.SampleRef]) -> Iterator[tuple[records.SampleRef, bytes | None]]:
-    """Yield the originals of references, in order, reading ahead in bounded memory; None for a missing original.
-
-    Raises:
-        SourceError: A file is gone or has changed, or an image does not have the checksum of its reference.
-    """
+    """Yield the originals of references, in order, reading ahead in bounded memory; None for a missing original. Raises
+    SourceError if a file is gone or has changed, or an image does not have the checksum of its reference."""
     if source.reads_in_flight == 1:
         for ref in refs:
             yield ref, _checked(source, ref, _read(source, ref))
@@ -127,11 +124,7 @@ class SameOriginals:
 
 def _checked(source: Originals, ref: records.SampleRef, data: bytes | None) -> bytes | None:
     """Return an image after comparing its checksum. Call in the order of the references, because a damaged file is
-    removed and later reads of it fail.
-
-    Raises:
-        SourceError: The image does not have the checksum of its reference.
-    """
+    removed and later reads of it fail. Raises SourceError if the image does not have the checksum of its reference."""
     if data is None or ref.crc32c is None:
         return data
     found = checksums.crc32c_of(data)
@@ -307,11 +300,7 @@ class WritebackFile:
             self._file.close()
 
     def write(self, data: bytes) -> int:
-        """Append bytes.
-
-        Raises:
-            OSError: Some earlier bytes did not reach the disk.
-        """
+        """Append bytes. Raises OSError if some earlier bytes did not reach the disk."""
         self._pieces.append(data)
         self._piece_bytes += len(data)
         if self._piece_bytes >= BATCH_BYTES:
@@ -485,10 +474,7 @@ class ShardBuilder:
 
 def _refuse_changed(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> None:
     """Compare the files, on disk, of a shard just before its receipt; later changes by others are newer than that.
-
-    Raises:
-        StorageError: Some are gone or have other bytes; these are removed.
-    """
+    Raises StorageError if some are gone or have other bytes; these are removed."""
     storage, changed = build.storage, []
     for name, num_bytes, crc32c in new_files_of(build, receipt, rows):
         path = Path(storage.url_of(name))

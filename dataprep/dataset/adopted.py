@@ -44,11 +44,8 @@ SHARD_NAMES = {
 
 
 def open_linked(url: str) -> Storage:
-    """Open the storage of a user's own data: links to files and folders are followed, loops are cut.
-
-    Raises:
-        UsageError: The URL is malformed.
-    """
+    """Open the storage of a user's own data: links to files and folders are followed, loops are cut. Raises UsageError
+    if the URL is malformed."""
     storage = open_storage(url)
     return LocalStorage(Path(storage.url), links="anywhere") if storage.is_local else storage
 
@@ -57,8 +54,6 @@ def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
     """Open the storage that holds a dataset's shards: the manifest's own, or for adopted data the place that it names.
 
     Args:
-        storage: Where the manifest and the index are.
-        manifest: The manifest, as read from there.
         named: Whether the user named the place of adopted data, and so vouches for the links in it
             (`check_named`). If not, a link that leads out of the data is a UsageError when it is read.
 
@@ -137,10 +132,6 @@ def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
 def check_named(storage: Storage, manifest: Manifest) -> bool:
     """Return whether the user named the place of adopted data; refuse an unnamed place outside of the dataset.
 
-    Args:
-        storage: Where the manifest and the index are.
-        manifest: The manifest, as read from there.
-
     Returns:
         True if links in the data may lead anywhere, because the user vouches for them.
 
@@ -176,9 +167,6 @@ def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed
     """Refuse adopted data if a listing shows that they have changed; see `changes_of`.
 
     Args:
-        index: Where the manifest is.
-        data: Where the data are.
-        manifest: The manifest of adopted data.
         max_listed: Maximum number of files; larger data are not compared.
 
     Raises:
@@ -198,8 +186,6 @@ def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None)
     """Return the change of adopted data that a listing shows; empty if it shows none.
 
     Args:
-        data: Where the data are.
-        manifest: The manifest of adopted data.
         max_listed: Maximum number of files; for more, the result is empty. An image folder in a bucket is never listed
             if it has more than MAX_LISTED_IN_BUCKET files.
     """

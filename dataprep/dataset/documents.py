@@ -58,11 +58,9 @@ def decode(
     """Read a JSON document.
 
     Args:
-        data: The document's bytes.
         kind: Type to decode to. Fields that the type does not have are ignored.
         where: URL of the document, for the error.
         advice: What the user should do about a damaged document; it ends the error's text.
-        error: The class of the error.
         lax: Accept numbers written as strings, as in protobuf's JSON.
 
     Raises:
@@ -84,7 +82,6 @@ def convert(
 
     Args:
         at: Path of the part in its document.
-        error: The class of the error.
 
     Raises:
         FormatError, or `error`: A value is missing, of another type or out of range.
@@ -156,8 +153,6 @@ def differences(ours: JsonObject, theirs: JsonObject, path: str = "", *, where: 
     `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
 
     Args:
-        ours: Our document.
-        theirs: The other document.
         path: Names of the enclosing fields, with a dot after each.
         where: Words for the place of the other document.
     """

@@ -154,11 +154,8 @@ def _is_sound(feature: Feature, *, in_records: bool) -> bool:
 
 
 def annotations_json(features: Features, values: Mapping[str, Any]) -> bytes:
-    """Return the values of one sample as canonical JSON.
-
-    Raises:
-        FormatError: A value is absent, unknown, or not of its feature's type; the caller adds the sample to the text.
-    """
+    """Return the values of one sample as canonical JSON. Raises FormatError if a value is absent, unknown, or not of
+    its feature's type; the caller adds the sample to the text."""
     if values.keys() != features.keys():
         odd = sorted(values.keys() ^ features.keys())
         raise FormatError(f"{quoted(odd[0])} is {'absent' if odd[0] in features else 'not a feature of the dataset'}")
@@ -171,11 +168,8 @@ def annotations_json(features: Features, values: Mapping[str, Any]) -> bytes:
 
 
 def annotation_values(features: Features, annotations: bytes) -> Values:
-    """Return the values of annotations that `annotations_json` wrote.
-
-    Raises:
-        FormatError: `annotations_json` did not write these bytes. The caller adds the sample's name to the message.
-    """
+    """Return the values of annotations that `annotations_json` wrote. Raises FormatError if `annotations_json` did not
+    write these bytes. The caller adds the sample's name to the message."""
     if not features:
         if annotations:
             raise FormatError("annotations without features")
@@ -188,11 +182,8 @@ def annotation_values(features: Features, annotations: bytes) -> Values:
 
 
 def values_of(features: Features, document: Any) -> Values:
-    """Return the values of a JSON object, which must have a field for each feature and no other.
-
-    Raises:
-        FormatError: A value is absent, unknown, or not of its feature's type; the caller adds the sample to the text.
-    """
+    """Return the values of a JSON object, which must have a field for each feature and no other. Raises FormatError if
+    a value is absent, unknown, or not of its feature's type; the caller adds the sample to the text."""
     if not isinstance(document, dict) or document.keys() != features.keys():
         names = sorted(map(str, document)) if isinstance(document, dict) else document
         raise FormatError(f"fields {quoted(names)}, expected {quoted(sorted(features))}")

@@ -100,7 +100,6 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None
     """Read the manifest of a finished dataset; None when there is none. Its fields have the types that readers rely on.
 
     Args:
-        storage: The dataset.
         sidecars: Whether to keep the entries of sidecars. They can take more memory than the shards' own entries, and a
             loader needs them only if images are files of their own.
 

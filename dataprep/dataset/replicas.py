@@ -55,11 +55,7 @@ class _Document:
 
 
 def read_replicas(storage: Storage) -> list[Replica]:
-    """Read the list of a dataset's copies; empty if there is no such file.
-
-    Raises:
-        FormatError: The file is malformed.
-    """
+    """Read the list of a dataset's copies; empty if there is no such file. Raises FormatError if it is malformed."""
     return _parsed(storage, _stored(storage))
 
 

@@ -16,11 +16,8 @@ _FIRST, _LAST = 48, 48 + 63
 
 
 def runs_of(value: Mapping[str, Any]) -> list[int]:
-    """Return the runs of a run-length encoding; they add up to the pixels of its size.
-
-    Raises:
-        ValueError: The value is not a run-length encoding of an image's mask; the text says what was found.
-    """
+    """Return the runs of a run-length encoding; they add up to the pixels of its size. Raises ValueError if the value
+    is not a run-length encoding of an image's mask; the text says what was found."""
     size, counts = value.get("size"), value.get("counts")
     if value.keys() != {"size", "counts"} or not isinstance(size, list) or len(size) != len("hw"):
         raise ValueError("an object, expected a run-length encoding with the size [height, width] and the counts")

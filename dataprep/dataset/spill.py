@@ -55,7 +55,6 @@ class SpilledTable:
     """Rows of one schema without dictionaries; beyond MEMORY_BYTES they are in a temporary file.
 
     Args:
-        schema: Names and types of the columns.
         content: What the rows are, for messages.
         scratch: File to share with other tables; by default the table has its own.
     """
@@ -106,7 +105,6 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
     """Yield all rows in the order of a random number of each; rows with the same number keep their order.
 
     Args:
-        rows: The rows.
         words: Returns the numbers, which must be spread evenly over 64 bits.
     """
     parts = _part_count(rows)
@@ -170,9 +168,7 @@ def _parts(
     """Yield the rows of each part as a table, in their own order.
 
     Args:
-        rows: The table whose rows these are.
         divided: Batches of that table, perhaps with another column, each with the parts' numbers of its rows.
-        count: Number of parts.
     """
     if count == 1:
         batches = [batch for batch, _ in divided]

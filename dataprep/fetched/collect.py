@@ -209,11 +209,8 @@ class RejectedImageError(Exception):
 def encode_image(
     data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool = False
 ) -> EncodedImage:
-    """Resize and encode one image.
-
-    Raises:
-        RejectedImageError: The image cannot be decoded completely, or its size is not accepted.
-    """
+    """Resize and encode one image. Raises RejectedImageError if the image cannot be decoded completely, or its size is
+    not accepted."""
     try:
         return _encode_image(data, options, row_filter, with_dhash=with_dhash)
     except pictures.UnusableImageError as error:
@@ -522,8 +519,6 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
     """Fetch the rows that pass the filter, and encode their images.
 
     Args:
-        fetch: Fetches from the web, or from a substitute.
-        options: Options that decide a row's status.
         spool: An empty file, opened for writing and reading; receives the encoded images in the order of completion.
 
     Returns:

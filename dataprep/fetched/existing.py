@@ -99,11 +99,8 @@ class FetchedDataset:
 
 
 def open_fetched(url: str) -> FetchedDataset:
-    """Open a finished dataset of fetched rows, and read its manifest.
-
-    Raises:
-        UsageError: There is no dataset, or `dataprep build laion` has not written it.
-    """
+    """Open a finished dataset of fetched rows, and read its manifest. Raises UsageError if there is no dataset, or
+    `dataprep build laion` has not written it."""
     storage = open_storage(url)
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     if data is None:
@@ -165,11 +162,8 @@ def may_pass(reason: str) -> bool:
 
 
 def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
-    """Yield the chosen rows, in the order of the shards that last tried them.
-
-    Raises:
-        FormatError: A parquet sidecar is missing or damaged.
-    """
+    """Yield the chosen rows, in the order of the shards that last tried them. Raises FormatError if a parquet sidecar
+    is missing or damaged."""
     for place, _ in _newest(dataset, range(dataset.num_shards), choice.takes):
         yield place
 

@@ -240,7 +240,6 @@ def metadata_files(
 
     Args:
         shard_samples: By split, the samples of each shard, in the order of their numbers.
-        split_bytes: By split, bytes of all shards.
     """
     names = TfdsNames(name=tfds_name(dataset.name))
     facts = described(dataset, (), shard_samples, split_bytes, names=names)

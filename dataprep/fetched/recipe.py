@@ -103,11 +103,8 @@ class WebRecipe(Recipe):
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[Manifest, Callable[[], None]]:
-        """Put waiting files in place, write index and metadata, and return the manifest.
-
-        Raises:
-            BuildError: No row became an image. The build is removed, so that a rerun fetches the rows again.
-        """
+        """Put waiting files in place, write index and metadata, and return the manifest. Raises BuildError if no row
+        became an image. The build is removed, so that a rerun fetches the rows again."""
         manifest, check = _finished(build, publishing)
         if not any(split.samples for split in manifest.splits):
             publishing.wait()

@@ -302,7 +302,6 @@ def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardRece
     """Publish the revision of a dataset with these additional shards.
 
     Args:
-        root: Folder of the receipts.
         new: Receipts of the shards; shards that are not published yet are published now.
 
     Returns:

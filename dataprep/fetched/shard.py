@@ -332,7 +332,6 @@ def make_shard(
     """Fetch the rows of a shard and write their samples.
 
     Args:
-        split_index: Position of the shard in its split, for the index.
         before: Earlier `statuses` and `reasons` of retried rows; they are written to the stats.
     """
     schema, spool = options.schema, streams.spool
@@ -353,10 +352,8 @@ def read_shard(
 ) -> tuple[MadeShard, HashingWriter]:
     """Read a shard that `make_shard` made from these rows, and return it with the digests of its samples.
 
-    Each record is made again from its row in the parquet file and its image, and compared.
-
-    Raises:
-        FormatError: The parquet file has other rows, or a record differs.
+    Each record is made again from its row in the parquet file and its image, and compared. Raises FormatError if the
+    parquet file has other rows, or a record differs.
     """
     schema, digests, index = options.schema, HashingWriter(None), IndexRows(split_index)
 

@@ -76,11 +76,8 @@ class Places:
         return f"{self.root}/tmp/{index:05d}-{uuid_hex}"
 
     def checked(self, storage: Storage, index: int, receipt: ShardReceipt) -> ShardReceipt:
-        """Compare a receipt with these names, and return it.
-
-        Raises:
-            FormatError: The receipt names other files than this shard's.
-        """
+        """Compare a receipt with these names, and return it. Raises FormatError if the receipt names other files than
+        this shard's."""
         what, shard = fetched(receipt), self.first_shard + index
         pairs = {
             "index": (receipt.index, index),
@@ -394,9 +391,6 @@ def fetch_shard(
     target: Target, index: int, rows: Sequence[Row], web: WebFetch, before: Mapping[str, dict[str, int]] | None = None
 ) -> ShardReceipt:
     """Fetch rows into one shard, and commit it.
-
-    Args:
-        before: Earlier `statuses` and `reasons` of retried rows.
 
     Returns:
         The valid receipt, which may be another attempt's.

@@ -27,11 +27,8 @@ FORMATS: dict[str, ShardFormat] = {
 
 
 def format_named(name: str) -> ShardFormat:
-    """Return the format of that name.
-
-    Raises:
-        UsageError: No format has this name; the text lists the known ones and suggests the nearest.
-    """
+    """Return the format of that name. Raises UsageError if no format has this name; the text lists the known ones and
+    suggests the nearest."""
     if name in FORMATS:
         return FORMATS[name]
     raise UsageError(not_one_of("format", name, FORMATS))

@@ -78,14 +78,7 @@ class ShardFormat(ABC):
 
     @abstractmethod
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
-        """Return the shard's name relative to the dataset's root (the docstring of dataprep/dataset).
-
-        Args:
-            dataset: Name of the dataset, as users write it.
-            split: Name of the split.
-            index: Position of the shard in its split.
-            total: Number of the split's shards.
-        """
+        """Return the shard's name relative to the dataset's root (the docstring of dataprep/dataset)."""
 
     def stored_files(self, shard_file: str) -> tuple[str, ...]:
         """Return the stored objects that follow from a shard's name: the file itself; none for an image folder."""
@@ -95,7 +88,6 @@ class ShardFormat(ABC):
         """Return the folder that holds the images of a split, one file each.
 
         Args:
-            split: Name of the split.
             stored: Passes of an epoch that are stored.
         """
         return split
@@ -109,7 +101,6 @@ class ShardFormat(ABC):
         """Return features with their places in a sample; only WebDataset has a choice.
 
         Args:
-            features: Features of the source.
             members: Suffixes that the user chose, by feature.
 
         Raises:
@@ -127,12 +118,9 @@ class ShardFormat(ABC):
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[StoredSample]:
-        """Yield the samples of one shard in order, in bounded memory.
-
-        Raises:
-            FormatError: The bytes are not what the writer would have written: they end early, a checksum is wrong, a
-                field is missing, repeated or unknown, a length is absurd. The text names the offset.
-        """
+        """Yield the samples of one shard in order, in bounded memory. Raises FormatError if the bytes are not what the
+        writer would have written: they end early, a checksum is wrong, a field is missing, repeated or unknown, a
+        length is absurd. The text names the offset."""
 
     @abstractmethod
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
@@ -184,11 +172,8 @@ def check_sample(sample: Sample, *, has_classes: bool) -> None:
 
 
 def check_class_folder(class_name: str) -> None:
-    """Refuse a class name that cannot be one line of a text file and one folder's name.
-
-    Raises:
-        FormatError: The name is empty, `.` or `..`, has a slash or a control character, or blanks around it.
-    """
+    """Refuse a class name that cannot be one line of a text file and one folder's name. Raises FormatError if the name
+    is empty, `.` or `..`, has a slash or a control character, or blanks around it."""
     if class_name != class_name.strip() or not _CLASS_FOLDER.fullmatch(class_name):
         raise FormatError(
             f"class name {class_name[:40]!r}, expected one that can name a folder: no slash, no control "
@@ -206,22 +191,15 @@ class CheckedStream:
         """Number of bytes read so far."""
 
     def take(self, num_bytes: int) -> bytes:
-        """Take exactly `num_bytes` bytes.
-
-        Raises:
-            FormatError: The stream ends earlier.
-        """
+        """Take exactly `num_bytes` bytes. Raises FormatError if the stream ends earlier."""
         data = self.take_unless_at_end(num_bytes)
         if len(data) != num_bytes:
             raise self.error("the end of the file", f"{num_bytes:,} more bytes", at=self.offset)
         return data
 
     def take_unless_at_end(self, num_bytes: int) -> bytes:
-        """Take exactly `num_bytes` bytes, or none if the stream is at its end.
-
-        Raises:
-            FormatError: The stream ends in between.
-        """
+        """Take exactly `num_bytes` bytes, or none if the stream is at its end. Raises FormatError if the stream ends in
+        between."""
         data = self._stream.read(min(num_bytes, _PIECE_BYTES))
         if len(data) != num_bytes and data:
             data = self._take_in_pieces(data, num_bytes)

@@ -101,11 +101,8 @@ def checksum(data: bytes) -> bytes:
 
 
 def fields(read: Read, start: int, stop: int) -> Iterator[Field]:
-    """Walk the fields of the message at [start, stop), in order.
-
-    Raises:
-        FormatError: The bytes are not a message; the text begins with the offset.
-    """
+    """Walk the fields of the message at [start, stop), in order. Raises FormatError if the bytes are not a message; the
+    text begins with the offset."""
     position = start
     while position < stop:
         tag, position = read_varint(read, position, stop)
@@ -195,8 +192,6 @@ def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_
 
     Args:
         entries: The encoded map entries that precede the value's entry.
-        name: Name of the value.
-        value_bytes: Bytes of the value.
         entries_after_bytes: Bytes of the entries that follow the value's entry.
     """
     before = entries + _map_entry_before(name, value_bytes)
@@ -204,11 +199,8 @@ def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_
 
 
 def features_of(read: Read, start: int, stop: int) -> dict[str, Feature]:
-    """Find the features of an Example at [start, stop), in their order.
-
-    Raises:
-        FormatError: The bytes are not such a message; the text begins with the offset.
-    """
+    """Find the features of an Example at [start, stop), in their order. Raises FormatError if the bytes are not such a
+    message; the text begins with the offset."""
     found: dict[str, Feature] = {}
     for features in fields_numbered(read, start, stop, 1):
         for entry in fields_numbered(read, features.start, features.stop, 1):

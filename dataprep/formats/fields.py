@@ -52,11 +52,7 @@ def read_fields(format_name: str, record: Record, names: Sequence[str], features
 
 
 def field_names(format_name: str, record: Record) -> list[str]:
-    """Return the names that `read_fields` finds in a record.
-
-    Raises:
-        FormatError: The record is damaged.
-    """
+    """Return the names that `read_fields` finds in a record. Raises FormatError if the record is damaged."""
     if format_name == "tfrecord":
         data = memoryview(record)
         stop = len(data) - FRAME_TAIL_BYTES
@@ -75,10 +71,8 @@ def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: 
     """Return the values of all fields of one sample, as `read_fields` does, except fields without a value.
 
     Args:
-        format_name: Format of the dataset, `webdataset` or `tfrecord`.
         record: The sample's bytes in its shard, headers included; the image's bytes may be zeros.
         image_at: Byte of the record at which the image begins; the image is not returned.
-        leave_out: Names of fields that are not read.
 
     Raises:
         FormatError: The record is damaged.
@@ -111,11 +105,8 @@ def check_fields(format_name: str, names: Sequence[str], features: Features = NO
 def check_record_fields(
     format_name: str, record: Record, names: Sequence[str], features: Features = NO_FEATURES
 ) -> None:
-    """Raise UsageError if a sample has no field of one of these names; the message lists those that it has.
-
-    Raises:
-        FormatError: The record is damaged.
-    """
+    """Raise UsageError if a sample has no field of one of these names; the message lists those that it has. Raises
+    FormatError if the record is damaged."""
     stored = field_names(format_name, record)
     if not stored:
         raise FormatError("record: empty, expected an image at least; build it again")

@@ -124,7 +124,6 @@ def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:
     """Return why readers that number the folders of a split give other labels than the dataset; empty if they do not.
 
     Args:
-        classes: Classes of the dataset, by label.
         counts: Number of images of each class in the split; nothing if it has no classes.
     """
     present = [(name, label) for label, name in enumerate(classes[: len(counts)]) if counts[label]]
@@ -157,7 +156,6 @@ def metadata_line(file: str, annotations: bytes, class_name: str) -> bytes:
 
     Args:
         file: File relative to the folder of the split.
-        annotations: Annotations as JSON.
         class_name: Name of the class, which is the file's folder; empty where the dataset has no classes.
     """
     document = json.loads(annotations) | {"file_name": file} | ({"label": class_name} if class_name else {})
@@ -185,8 +183,6 @@ def repeat_links(folders: Sequence[str], count: int, *, split: str = "train") ->
 
     Args:
         folders: The sources' folders below `images/`, none of them nested.
-        count: Passes that an epoch makes.
-        split: Folder that holds the links.
     """
     target = f"../{REPEATED}/"
     return [(f"{split}/{name}_{repeat}", target + name) for name in folders for repeat in range(count)]

@@ -82,10 +82,8 @@ def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", wit
     """Return the error for a damaged archive; it names the archive, the member, the offset and the fault.
 
     Args:
-        reader: The archive.
         offset: Byte of the archive where the fault shows.
         what: The fault as a clause, with what was expected and the next step.
-        member: Name of the member concerned.
         within: Name of the inner archive, if a tar is inside a tar.
     """
     inner = f"{shown(within)}: " if within else ""
@@ -97,7 +95,6 @@ def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, 
     """Yield the files and directories of a tar, in its order.
 
     Args:
-        reader: The outer file.
         start: First byte of the tar in it.
         stop: Byte after the last one of the tar; by default the end of the file.
         within: Name of this tar if it is a member of another one, for messages.
@@ -138,9 +135,7 @@ def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[
     """Return the bytes of a sample before and after its image, which is not copied.
 
     Args:
-        key: Key of the sample, with which the names of all its members begin.
         suffix: Suffix of the image's name.
-        image_bytes: Size of the image.
         fields: Contents of the members that follow, by suffix.
     """
     after = bytes(-image_bytes % BLOCK_BYTES)

@@ -96,22 +96,16 @@ class TFRecordFormat(ShardFormat):
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[StoredSample]:
-        """Yield the samples of one shard in order.
-
-        Raises:
-            FormatError: A checksum does not match, or a record is not one that the writer would have written.
-                A shard cut between two records is read as a shorter one: the format does not mark its end.
-        """
+        """Yield the samples of one shard in order. Raises FormatError if a checksum does not match, or a record is not
+        one that the writer would have written. A shard cut between two records is read as a shorter one: the format
+        does not mark its end."""
         source = CheckedStream(stream)
         while head := source.take_unless_at_end(FRAME_HEAD_BYTES):
             yield _read_record(source, head, classes, features)
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
         """Return `dataset_info.json`, `features.json`, and with classes `label.labels.txt`, as TFDS 4.9 reads them.
-
-        Raises:
-            FormatError: A class name cannot be a line of the text file, or occurs twice.
-        """
+        Raises FormatError if a class name cannot be a line of the text file, or occurs twice."""
         files = {
             "dataset_info.json": tfds.json_bytes(_dataset_info(info)),
             "features.json": tfds.json_bytes(_features(len(info.classes), info.features)),
@@ -135,11 +129,7 @@ class TFRecordWriter:
         self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
-        """Append one sample.
-
-        Raises:
-            FormatError: The sample is not one that a shard can hold.
-        """
+        """Append one sample. Raises FormatError if the sample is not one that a shard can hold."""
         check_sample(sample, has_classes=self._has_classes)
         image_bytes = len(sample.image)
         before, tail = _around_image(sample, self._features)
@@ -174,11 +164,8 @@ def example_entries(features: Features, values: Mapping[str, Any]) -> dict[bytes
 
 
 def example_values(features: Features, read: Read, found: Mapping[str, example.Feature]) -> Values:
-    """Return the annotations of an Example, given the positions of its features.
-
-    Raises:
-        FormatError: A feature is absent, or of another kind or length.
-    """
+    """Return the annotations of an Example, given the positions of its features. Raises FormatError if a feature is
+    absent, or of another kind or length."""
     values: Values = {}
     for name, feature in features.items():
         if feature.kind == "records":

@@ -73,11 +73,8 @@ class WebDatasetFormat(ShardFormat):
 
     def placed(self, features: Features, members: Mapping[str, str]) -> Features:
         """Return the features with the suffixes of their members: those that were chosen or that the source knows, else
-        `txt` for a caption, and its name for bytes. A feature without one, or with `json`, is in the JSON.
-
-        Raises:
-            UsageError: A feature does not exist, or a suffix is taken or not allowed.
-        """
+        `txt` for a caption, and its name for bytes. A feature without one, or with `json`, is in the JSON. Raises
+        UsageError if a feature does not exist, or a suffix is taken or not allowed."""
         for name in members:
             if name not in features:
                 raise UsageError(not_one_of("`members`", name, sorted(features)))
@@ -99,12 +96,9 @@ class WebDatasetFormat(ShardFormat):
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[StoredSample]:
-        """Yield the samples of one shard in order.
-
-        Raises:
-            FormatError: The bytes are not what the writer would have written for any samples. A tar keeps no
-                checksum of its members' contents: another image, or another height, passes.
-        """
+        """Yield the samples of one shard in order. Raises FormatError if the bytes are not what the writer would have
+        written for any samples. A tar keeps no checksum of its members' contents: another image, or another height,
+        passes."""
         source = CheckedStream(stream)
         while (block := source.take(BLOCK_BYTES)) != _ZERO_BLOCK:
             yield _read_sample(source, block, classes, features)
@@ -138,11 +132,7 @@ class WebDatasetWriter:
         self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
-        """Append one sample.
-
-        Raises:
-            FormatError: The sample is not one that a shard can hold.
-        """
+        """Append one sample. Raises FormatError if the sample is not one that a shard can hold."""
         check_sample(sample, has_classes=self._has_classes)
         image_bytes, values = len(sample.image), annotation_values(self._features, sample.annotations)
         members = _members_of(sample, self._features, values)

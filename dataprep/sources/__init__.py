@@ -147,9 +147,6 @@ def configured(
 
     Args:
         name: One of DATASETS or OWN, `converted`, or `module:NAME` of a user-defined class.
-        fake_images: Number of images of imagenet-fake.
-        own: The user's statements about their own data.
-        annotations: Kinds of annotations of coco.
 
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.

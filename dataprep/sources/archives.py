@@ -66,13 +66,9 @@ def archive_members(reader: ArchiveReader, name: str) -> Iterable[Member]:
 
 
 def zip_members(reader: ArchiveReader) -> list[Member]:
-    """List the files and directories of a zip, in the order of its central directory.
-
-    Raises:
-        SourceError: The zip is damaged or truncated; a member is a link or a device; members overlap or are outside the
-            archive. Names are not checked here. Compressed members are only marked, because members that are skipped
-            may be compressed.
-    """
+    """List the files and directories of a zip, in the order of its central directory. Raises SourceError if the zip is
+    damaged or truncated; a member is a link or a device; members overlap or are outside the archive. Names are not
+    checked here. Compressed members are only marked, because members that are skipped may be compressed."""
     directory = find_directory(reader)
     data = reader.read_apart(directory.offset, directory.num_bytes)
     entries = sorted(_entries(reader, directory, data), key=attrgetter("header_offset"))
@@ -83,11 +79,7 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
 
 
 def find_directory(reader: _Reader) -> _Directory:
-    """Find the central directory of a zip.
-
-    Raises:
-        SourceError: It is missing, truncated, or over the limits.
-    """
+    """Find the central directory of a zip. Raises SourceError if it is missing, truncated, or over the limits."""
     tail_bytes = min(reader.num_bytes, _LOCATOR64.size + _END.size + 0xFFFF)
     tail_at = reader.num_bytes - tail_bytes
     tail = reader.read_apart(tail_at, tail_bytes)

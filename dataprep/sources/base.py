@@ -230,11 +230,8 @@ class Dataset(ABC):
             )
 
     def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:
-        """Compare the sizes and md5s of a split's archives with the published ones, reading each once.
-
-        Raises:
-            SourceError: None of the archives exists.
-        """
+        """Compare the sizes and md5s of a split's archives with the published ones, reading each once. Raises
+        SourceError if none of the archives exists."""
         facts = self.split_facts(split)
         checks = []
         for archive in facts.archives:
@@ -259,11 +256,8 @@ class Dataset(ABC):
 
 
 def pinned(root: Storage, found: Enumeration) -> Enumeration:
-    """Return a list of originals with the version of each file; images with known checksums need none.
-
-    Raises:
-        SourceError: The size of an image file differs from the listed one.
-    """
+    """Return a list of originals with the version of each file; images with known checksums need none. Raises
+    SourceError if the size of an image file differs from the listed one."""
     archives = {file.name: file.version for file in found.sources if file.version}
     refs = SpilledReferences()
     for batch in spilled(found.refs).batches():
@@ -290,11 +284,8 @@ class RefCollector:
     sources: list[SourceFile] = field(default_factory=list)
 
     def image_parts(self, reader: ByteReader, member: Member, *, within: str = "") -> tuple[str, ...] | None:
-        """Return the path components of a member that is an image; None for a member to skip.
-
-        Raises:
-            SourceError: The name is hostile or unknown, or the image cannot be read in place.
-        """
+        """Return the path components of a member that is an image; None for a member to skip. Raises SourceError if the
+        name is hostile or unknown, or the image cannot be read in place."""
         parts = member_parts(reader, member, within=within)
         try:
             if member.is_directory or not is_image(parts):
@@ -309,10 +300,7 @@ class RefCollector:
         self, info: ObjectInfo, progress: Progress | None
     ) -> Iterator[tuple[ArchiveReader, tuple[str, ...], Member]]:
         """Yield the images of a tar, or the stored ones of a zip, each with the components of its path; the archive
-        becomes a source.
-
-        Raises:
-            SourceError: The archive is damaged or hostile, or an image cannot be read in place.
+        becomes a source. Raises SourceError if the archive is damaged or hostile, or an image cannot be read in place.
         """
         with ArchiveReader(self.root, info.name, progress=progress, info=info) as reader:
             for member in archive_members(reader, info.name):

@@ -171,11 +171,8 @@ def _notes(split: str, unused: Sequence[str], annotations: CocoAnnotations) -> I
 
 
 def found_kinds(root: Storage, splits: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds of annotations whose files exist for at least one of the splits.
-
-    Raises:
-        SourceError: Splits that should have annotations have none.
-    """
+    """Return the kinds of annotations whose files exist for at least one of the splits. Raises SourceError if splits
+    that should have annotations have none."""
     folders = [folder for split in splits if split in LABELLED for folder in SPLIT_PARTS[split]]
     found = tuple(kind for kind in KINDS if any(find_json(root, kind, folder) for folder in folders))
     if folders and not found:

@@ -84,11 +84,8 @@ _AGAIN = "expected an annotation file of COCO; download it again"
 
 
 def segmentation_text(value: Any) -> str:
-    """Return a segmentation as canonical JSON; an empty text for None (the annotation has no segmentation).
-
-    Raises:
-        ValueError: It is not a segmentation; the text says what was found.
-    """
+    """Return a segmentation as canonical JSON; an empty text for None (the annotation has no segmentation). Raises
+    ValueError if it is not a segmentation; the text says what was found."""
     if value is None:
         return ""
     if isinstance(value, list):
@@ -298,10 +295,7 @@ class CocoAnnotations:
         """Return the annotations of an image as canonical JSON; empty if the dataset has no features.
 
         An image that the files do not list has no annotations, and the id NO_IMAGE, because its name may look like
-        another image's id.
-
-        Raises:
-            SourceError: An annotation does not fit the image, or there are too many.
+        another image's id. Raises SourceError if an annotation does not fit the image, or there are too many.
         """
         if not self._features:
             return b""

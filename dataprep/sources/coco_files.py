@@ -66,10 +66,8 @@ _COPY_BYTES = 2**20
 def top_level_items(stream: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
     """Yield the elements of all arrays at the top level of an object, each with the name of its array, in order.
 
-    Empty arrays and other values yield nothing.
-
-    Raises:
-        SourceError: The file is not a JSON object, is too large, or cannot be read.
+    Empty arrays and other values yield nothing. Raises SourceError if the file is not a JSON object, is too large, or
+    cannot be read.
     """
     text = _Text(stream, where)
     text.expect("{")
@@ -108,20 +106,13 @@ def archive_of(kind: str, folder: str) -> str:
 
 
 def find_json(root: Storage, kind: str, folder: str) -> AnnotationFile | None:
-    """Return the file of one kind of annotations for a folder of images, or None if there is none.
-
-    Raises:
-        SourceError: An archive that should hold it is damaged or hostile.
-    """
+    """Return the file of one kind of annotations for a folder of images, or None if there is none. Raises SourceError
+    if an archive that should hold it is damaged or hostile."""
     return _find(root, archive_of(kind, folder), f"{JSON_OF[kind]}_{folder}.json")
 
 
 class PanopticImages:
-    """The panoptic images of one split: PNG files in an archive, or in a folder.
-
-    Args:
-        folder: Folder of the split's images, e.g. `train2017`.
-    """
+    """The panoptic images of one split: PNG files in an archive, or in a folder."""
 
     def __init__(self, root: Storage, folder: str) -> None:
         self._root, self._name = root, f"panoptic_{folder}"
@@ -140,11 +131,7 @@ class PanopticImages:
         self._stack.close()
 
     def read(self, file_name: str) -> bytes:
-        """Return a PNG file.
-
-        Raises:
-            SourceError: It does not exist, is too large, or not a PNG.
-        """
+        """Return a PNG file. Raises SourceError if it does not exist, is too large, or not a PNG."""
         where = f"{self.url}: {shown(file_name)}"
         if "/" in file_name or "\\" in file_name or file_name in ("", ".", ".."):
             raise SourceError(f"{where}: expected the name of a file")

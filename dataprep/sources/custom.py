@@ -89,10 +89,8 @@ def images_in(root: Storage, place: str) -> Iterator[Image]:
     """Yield the images below a folder, or in a .zip or .tar, in the order of their names or of the archive.
 
     The key of an image is its path below the source or in the archive, without its suffix. Files without an image's
-    suffix are skipped.
-
-    Raises:
-        SourceError: The archive is damaged or hostile, or has compressed images, which cannot be read in place.
+    suffix are skipped. Raises SourceError if the archive is damaged or hostile, or has compressed images, which cannot
+    be read in place.
     """
     if not place.lower().endswith((".zip", ".tar")):
         for info in root.list(place.strip("/")):

@@ -129,11 +129,8 @@ class TableColumns:
 
 
 def columns_of(table: ImageTable) -> TableColumns:
-    """Read the columns of a table from its schema, its header or its first row.
-
-    Raises:
-        SourceError: It cannot be read, has too many columns or the same one twice, or is a text file without a row.
-    """
+    """Read the columns of a table from its schema, its header or its first row. Raises SourceError if it cannot be
+    read, has too many columns or the same one twice, or is a text file without a row."""
     if not table.is_parquet:
         row = next(table_files.text_rows(_text_file(table)), None)
         if row is None:
@@ -161,11 +158,8 @@ def columns_of(table: ImageTable) -> TableColumns:
 def choose_image_column(
     table: ImageTable, columns: TableColumns, chosen: str | None, drop: frozenset[str] = frozenset(), *, only: str = ""
 ) -> str:
-    """Return the name of the column with the images.
-
-    Raises:
-        SourceError: No column or several may have the images, or the chosen one has none.
-    """
+    """Return the name of the column with the images. Raises SourceError if no column or several may have the images, or
+    the chosen one has none."""
     known = ", ".join(f"{name} ({columns.types[name]})" for name in columns.kinds) or "no columns"
     if chosen is not None:
         if columns.kinds.get(chosen, "other") == "other":
@@ -348,11 +342,8 @@ class LocatedImages:
         return not self._root.is_local
 
     def name_of(self, path: str) -> str:
-        """Resolve a path from the table: return its name below the source. The file need not exist.
-
-        Raises:
-            SourceError: The path leads out of the source; the error's text is a clause.
-        """
+        """Resolve a path from the table: return its name below the source. The file need not exist. Raises SourceError
+        if the path leads out of the source; the error's text is a clause."""
         inside = f"{self._root.url}/"
         if path.startswith(inside):
             return self._normal(PurePosixPath(), path.removeprefix(inside))

@@ -401,7 +401,6 @@ class HubImages:
         classes: The WNIDs; `label` is a position among them. None accepts any label that is always the same for a
             class.
         unpack_to: Output below which images are unpacked; None to measure them only.
-        progress: Called with a file's name, the bytes read and the total bytes.
     """
 
     classes: tuple[str, ...] | None
@@ -416,11 +415,8 @@ class HubImages:
             self._labels[wnid], self._wnids[label] = label, wnid
 
     def read(self, table: image_tables.ImageTable, source: SourceFile, split: str) -> Iterator[HubImage]:
-        """Yield the images of a table.
-
-        Raises:
-            SourceError: The file cannot be read, or an image's name or label is not ImageNet's.
-        """
+        """Yield the images of a table. Raises SourceError if the file cannot be read, or an image's name or label is
+        not ImageNet's."""
         columns = image_tables.columns_of(table)
         image_column = image_tables.choose_image_column(table, columns, None)
         if columns.kinds[image_column] != "struct":

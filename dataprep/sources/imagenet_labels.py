@@ -66,11 +66,8 @@ class ValLabels:
 
 
 def read_val_labels(root: Storage) -> ValLabels | None:
-    """Read the labels from the devkit, the bounding boxes or Kaggle's files; None if none of them exists.
-
-    Raises:
-        SourceError: The file is damaged or hostile, or its labels make no sense.
-    """
+    """Read the labels from the devkit, the bounding boxes or Kaggle's files; None if none of them exists. Raises
+    SourceError if the file is damaged or hostile, or its labels make no sense."""
     if (info := root.stat(DEVKIT)) is not None:
         return _from_devkit(root, info.num_bytes)
     if (info := root.stat(BBOX)) is not None:

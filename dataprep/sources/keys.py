@@ -89,11 +89,8 @@ def name_parts(name: str) -> tuple[str, ...]:
 
 
 def is_image(parts: tuple[str, ...]) -> bool:
-    """Return whether a name is an image's; False for a name to skip.
-
-    Raises:
-        SourceError: The name is neither of the two; the message is a clause.
-    """
+    """Return whether a name is an image's; False for a name to skip. Raises SourceError if the name is neither of the
+    two; the message is a clause."""
     last = parts[-1]
     if is_hidden(parts):
         return False
@@ -228,7 +225,6 @@ def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, Samp
     """Yield references with equal names: the first with a name, another one, and the name.
 
     Args:
-        refs: Any number of references.
         names: Returns the name of each reference of a batch with the columns of `spill_schema`.
     """
     found = spilled(refs)

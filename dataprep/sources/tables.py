@@ -133,11 +133,8 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
 
 
 def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
-    """Read the rows of one part in order: for each column a value, which is str, int, float, or None if absent.
-
-    Raises:
-        SourceError: The file is not the one that was measured, or a row cannot be read.
-    """
+    """Read the rows of one part in order: for each column a value, which is str, int, float, or None if absent. Raises
+    SourceError if the file is not the one that was measured, or a row cannot be read."""
     info = storage.stat(table.name)
     if info is None or info.num_bytes != table.num_bytes:
         found = "gone" if info is None else f"{info.num_bytes:,} bytes long"
@@ -157,11 +154,8 @@ def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, 
 
 
 def table_sha256(storage: Storage, name: str, num_bytes: int) -> str:
-    """Return the hexadecimal digest of a table, as in `TableFile.sha256`.
-
-    Raises:
-        SourceError: The file is absent, or its end is not a parquet file's.
-    """
+    """Return the hexadecimal digest of a table, as in `TableFile.sha256`. Raises SourceError if the file is absent, or
+    its end is not a parquet file's."""
     try:
         if _suffix(name) == ".parquet":
             return hashlib.sha256(_footer(storage, name, num_bytes)).hexdigest()

@@ -75,10 +75,8 @@ def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
 def unpacking(storage: Storage, name: str) -> Iterator[Callable[[bytes | None], int]]:
     """Write a file of images and publish it at the end of the block.
 
-    The context's function appends an image, or None for a row without one, and returns its CRC32C.
-
-    Raises:
-        StorageError: The file cannot be written; nothing of it is visible then.
+    The context's function appends an image, or None for a row without one, and returns its CRC32C. Raises StorageError
+    if the file cannot be written; nothing of it is visible then.
     """
     sizes, crc32cs, checksum, num_bytes = array("q"), array("I"), 0, 0
     spool = storage.spool_path(name)
@@ -170,11 +168,8 @@ class UnpackedImages:
         return self._originals.url_of(name)
 
     def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
-        """Return a range of an original file, or of the images in a parquet file.
-
-        Raises:
-            SourceError: The unpacked images are gone.
-        """
+        """Return a range of an original file, or of the images in a parquet file. Raises SourceError if the unpacked
+        images are gone."""
         unpacked = self._names.get(name)
         if unpacked is None:
             return self._originals.read_range(name, offset, num_bytes, version)
@@ -189,10 +184,8 @@ class UnpackedImages:
     def refuse_damaged(self, ref: SampleRef, crc32c: int | None) -> None:
         """Refuse an unpacked image whose bytes do not have the checksum of its reference.
 
-        The file that holds it is removed, so that a rerun unpacks it again.
-
-        Raises:
-            SourceError: The image was unpacked; other images are left to the caller.
+        The file that holds it is removed, so that a rerun unpacks it again. Raises SourceError if the image was
+        unpacked; other images are left to the caller.
         """
         unpacked = self._names.get(ref.source)
         if unpacked is None:

@@ -85,11 +85,8 @@ _REFUSED_NETWORKS = _networks(_REFUSED)
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Parse the values of `allow_network`.
-
-    Raises:
-        UsageError: A value is not a network in CIDR notation, or is inside link-local or metadata addresses.
-    """
+    """Parse the values of `allow_network`. Raises UsageError if a value is not a network in CIDR notation, or is inside
+    link-local or metadata addresses."""
     networks = []
     for text in texts:
         try:

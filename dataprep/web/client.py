@@ -99,11 +99,8 @@ class CheckedResolver(AbstractResolver):
 def checked_socket(
     address_info: tuple[int, int, int, str, tuple[Any, ...]], allow_networks: tuple[Network, ...]
 ) -> socket.socket:
-    """Create a socket. Every connection is made by this function, so none can lead to a refused address.
-
-    Raises:
-        PermissionError: The address may not be connected to.
-    """
+    """Create a socket. Every connection is made by this function, so none can lead to a refused address. Raises
+    PermissionError if the address may not be connected to."""
     family, kind, protocol, _, address = address_info
     if reason := refusal(str(address[0]), allow_networks):
         raise PermissionError(reason)

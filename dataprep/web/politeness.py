@@ -188,11 +188,8 @@ class Rules:
 def rules_of(agent: str, http_code: int, body: bytes = b"") -> Rules:
     """Return the rules from the answer to a request for robots.txt.
 
-    If there is no such file, everything is allowed.
-
-    Raises:
-        Failed: The server failed, so that nothing is allowed for the time being. 429 counts as a failure, because the
-            site may have rules that it does not send now.
+    If there is no such file, everything is allowed. Raises Failed if the server failed, so that nothing is allowed for
+    the time being. 429 counts as a failure, because the site may have rules that it does not send now.
     """
     if http_code == 200:
         return _parsed(agent, body[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace"))
@@ -237,11 +234,8 @@ class Cache(Generic[V]):
         self._making: dict[str, asyncio.Task[V | Failed]] = {}
 
     async def get(self, key: str, make: Callable[[], Awaitable[V]]) -> V:
-        """Return the value of `key`; if it is absent or too old, make it with `make`.
-
-        Raises:
-            Failed: `make` raised it, now or within the last FAILURE_KEPT_S.
-        """
+        """Return the value of `key`; if it is absent or too old, make it with `make`. Raises Failed if `make` raised
+        it, now or within the last FAILURE_KEPT_S."""
         entry = self._entries.get(key)
         if entry and entry.until_s > time.monotonic():
             value = entry.value
