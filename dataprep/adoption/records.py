@@ -21,6 +21,7 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.index import IndexRow
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import FormatError, SourceError
+from dataprep.formats import tfds
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.example import (
     BYTES,
@@ -37,19 +38,6 @@ from dataprep.formats.example import (
 )
 from dataprep.formats.img2dataset import DESCRIPTION, escaped, numbered
 from dataprep.formats.tars import BLOCK_BYTES, ByteReader, Member, damaged, split_name, tar_members
-from dataprep.formats.tfds import (
-    DATASET_INFO,
-    FEATURES,
-    Tensor,
-    dataset_info,
-    features_dict,
-    image,
-    json_bytes,
-    scalar,
-    text,
-)
-from dataprep.formats.tfds import Feature as TfdsFeature
-from dataprep.formats.tfds import feature as tfds_feature
 from dataprep.messages import shown
 from dataprep.storage.checksums import crc32c_of
 
@@ -75,7 +63,7 @@ SIDE_FEATURES = {"height": ("height", "image/height"), "width": ("width", "image
 MAX_KEY_BYTES = 4096
 _IMAGES = {"jpg": "jpeg", "png": "png"}
 """TFDS's name of the image format, by the feature's name; TFDS decodes no WebP."""
-_SCALARS = {BYTES: text(), FLOATS: scalar("float32"), INTEGERS: scalar("int64")}
+_SCALARS = {BYTES: tfds.text(), FLOATS: tfds.scalar("float32"), INTEGERS: tfds.scalar("int64")}
 _DTYPES = {BYTES: "string", FLOATS: "float32", INTEGERS: "int64"}
 
 
@@ -249,7 +237,7 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
         shard_samples={split: names.lengths for split, names in splits.items()},
         split_bytes=num_bytes,
     )
-    info = dataset_info(facts, filepath_template="")
+    info = tfds.dataset_info(facts, filepath_template="")
     for entry in info["splits"]:
         entry["filepathTemplate"] = escaped(data_root) + splits[entry["name"]].template
     remarks = []
@@ -257,7 +245,7 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
         remarks.append(f"TFDS cannot read {', '.join(left_out)}: absent in some records, or of several kinds")
     if "webp" in features:
         remarks.append("TFDS decodes no WebP: its feature webp gives the images' bytes")
-    files = {DATASET_INFO: json_bytes(info), FEATURES: json_bytes(features_dict(features))}
+    files = {tfds.DATASET_INFO: tfds.json_bytes(info), tfds.FEATURES: tfds.json_bytes(tfds.features_dict(features))}
     return Description(files, tuple(remarks))
 
 
@@ -420,9 +408,9 @@ class _Record:
         return damaged(self._reader, self._start, f"record {self._number:,}: {what}")
 
 
-def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, TfdsFeature], list[str]]:
+def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, tfds.Feature], list[str]]:
     """Return the descriptions of features by name, and the names of features that cannot be described."""
-    described: dict[str, TfdsFeature] = {}
+    described: dict[str, tfds.Feature] = {}
     by_name: dict[str, list[FeatureShape]] = {}
     for shape in seen:
         by_name.setdefault(shape.name, []).append(shape)
@@ -433,17 +421,12 @@ def _features(seen: Counter[FeatureShape], records: int) -> tuple[dict[str, Tfds
         if kinds or kind not in _SCALARS or sum(seen[shape] for shape in shapes) != records:
             left_out.append(name)
         elif not all(shape.is_single for shape in shapes):
-            described[name] = _list_of(_DTYPES[kind])
+            described[name] = tfds.tensor(_DTYPES[kind], (None,), "none")
         elif name in _IMAGES:
-            described[name] = image(_IMAGES[name])
+            described[name] = tfds.image(_IMAGES[name])
         else:
-            described[name] = scalar("string") if name == "webp" else _SCALARS[kind]
+            described[name] = tfds.scalar("string") if name == "webp" else _SCALARS[kind]
     return described, left_out
-
-
-def _list_of(dtype: str) -> TfdsFeature:
-    content: Tensor = {"dtype": dtype, "encoding": "none", "shape": {"dimensions": ["-1"]}}
-    return tfds_feature("tensor_feature.Tensor", tensor=content)
 
 
 def _tfds_name(name: str) -> str:

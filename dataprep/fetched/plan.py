@@ -24,8 +24,8 @@ from dataprep.dataset.records import Manifest, PlannedSource, SplitManifest
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.shard import FETCHED_FORMATS, ShardNames, ShardSchema, built_names, refuse_unfit, schema_with
+from dataprep.formats import tfds
 from dataprep.formats.img2dataset import STATUSES
-from dataprep.formats.tfds import Feature, TfdsNames, dataset_info, features_dict, image, json_bytes, scalar, text
 from dataprep.formats.tfrecord import tfds_name
 from dataprep.host.versions import codec_versions
 from dataprep.messages import counted, quoted
@@ -241,15 +241,15 @@ def metadata_files(
     Args:
         shard_samples: By split, the samples of each shard, in the order of their numbers.
     """
-    names = TfdsNames(name=tfds_name(dataset.name))
+    names = tfds.TfdsNames(name=tfds_name(dataset.name))
     facts = described(dataset, (), shard_samples, split_bytes, names=names)
-    info = dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
-    return {"dataset_info.json": json_bytes(info), "features.json": json_bytes(_features(schema))}
+    info = tfds.dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
+    return {"dataset_info.json": tfds.json_bytes(info), "features.json": tfds.json_bytes(_features(schema))}
 
 
-def _features(schema: ShardSchema) -> Feature:
-    kinds = {"string": text(), "int": scalar("int64"), "float": scalar("float32")}
+def _features(schema: ShardSchema) -> tfds.Feature:
+    kinds = {"string": tfds.text(), "int": tfds.scalar("int64"), "float": tfds.scalar("float32")}
     features = {column.name: kinds[column.kind] for column in schema.columns}
-    features["txt"] = text()
-    features[schema.image_name] = image("png" if schema.image_name == "png" else "jpeg")
-    return features_dict(features)
+    features["txt"] = tfds.text()
+    features[schema.image_name] = tfds.image("png" if schema.image_name == "png" else "jpeg")
+    return tfds.features_dict(features)

@@ -7,8 +7,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NotRequired, TypedDict, Unpack
+from typing import Any, TypeAlias
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.errors import UsageError
 from dataprep.formats.base import TFDS_VERSION, DatasetInfo
 from dataprep.messages import quoted
@@ -44,89 +45,11 @@ class TfdsNames:
 OWN_NAMES = TfdsNames()
 
 
-class Shape(TypedDict, total=False):
-    """Shape of an array."""
-
-    dimensions: list[str]
-    """Sizes; `-1` for a size that varies."""
+Feature: TypeAlias = JsonObject
+"""One feature of a record, or several by name: `pythonClassName`, and details under the name of their kind."""
 
 
-class Tensor(TypedDict):
-    """One number, or an array of them."""
-
-    dtype: str
-    encoding: str
-    shape: Shape
-
-
-class Image(TypedDict):
-    """A picture, in an encoding that TFDS decodes."""
-
-    dtype: str
-    encodingFormat: str
-    shape: Shape
-
-
-class ClassLabel(TypedDict):
-    """A label, as the position of a class."""
-
-    numClasses: str
-
-
-class Sequence(TypedDict):
-    """A list of a feature."""
-
-    feature: Feature
-    length: str
-    """Length of the list; `-1` if it varies."""
-
-
-class Features(TypedDict):
-    """Features by name."""
-
-    features: dict[str, Feature]
-
-
-class Content(TypedDict, total=False):
-    """Details of a feature, under the name of its kind."""
-
-    classLabel: ClassLabel
-    featuresDict: Features
-    image: Image
-    sequence: Sequence
-    tensor: Tensor
-    text: dict[str, str]
-
-
-class Feature(Content):
-    """One feature of a record."""
-
-    pythonClassName: str
-
-
-class SplitInfo(TypedDict):
-    """One split of a dataset; integers are texts, as in all JSON of protobuf."""
-
-    filepathTemplate: str
-    name: str
-    numBytes: str
-    shardLengths: list[str]
-
-
-class InfoDocument(TypedDict):
-    """`dataset_info.json`."""
-
-    citation: str
-    description: str
-    fileFormat: str
-    name: str
-    redistributionInfo: dict[str, str]
-    splits: list[SplitInfo]
-    supervisedKeys: NotRequired[dict[str, dict[str, list[dict[str, str]]]]]
-    version: str
-
-
-def dataset_info(info: DatasetInfo, *, filepath_template: str) -> InfoDocument:
+def dataset_info(info: DatasetInfo, *, filepath_template: str) -> JsonObject:
     """Return the fields of TFDS's dataset_info.proto in its JSON form, in which an int64 is a string.
 
     Args:
@@ -159,7 +82,7 @@ def features_dict(features: Mapping[str, Feature]) -> Feature:
 
 def image(encoding: str) -> Feature:
     """Describe a picture of any size in three colours, `jpeg` or `png`."""
-    shape: Shape = {"dimensions": ["-1", "-1", "3"]}
+    shape = {"dimensions": ["-1", "-1", "3"]}
     return feature("image_feature.Image", image={"dtype": "uint8", "encodingFormat": encoding, "shape": shape})
 
 
@@ -170,13 +93,13 @@ def scalar(dtype: str) -> Feature:
 
 def tensor(dtype: str, shape: tuple[int | None, ...], encoding: str) -> Feature:
     """Describe an array of numbers; None in the shape means any length. The encoding `bytes` means raw bytes."""
-    dimensions: Shape = {"dimensions": ["-1" if length is None else str(length) for length in shape]} if shape else {}
+    dimensions = {"dimensions": ["-1" if length is None else str(length) for length in shape]} if shape else {}
     return feature("tensor_feature.Tensor", tensor={"dtype": dtype, "encoding": encoding, "shape": dimensions})
 
 
 def sequence(inner: Feature, length: int | None) -> Feature:
     """Describe a list of a feature; a length of None means any length."""
-    content: Sequence = {"feature": inner, "length": "-1" if length is None else str(length)}
+    content = {"feature": inner, "length": "-1" if length is None else str(length)}
     return feature("sequence_feature.Sequence", sequence=content)
 
 
@@ -185,11 +108,11 @@ def text() -> Feature:
     return feature("text_feature.Text", text={})
 
 
-def feature(class_path: str, **content: Unpack[Content]) -> Feature:
+def feature(class_path: str, **content: Any) -> Feature:
     """Describe a feature of one of TFDS's classes, e.g. `text_feature.Text`."""
     return {"pythonClassName": f"tensorflow_datasets.core.features.{class_path}", **content}
 
 
-def json_bytes(content: InfoDocument | Feature) -> bytes:
+def json_bytes(content: JsonObject) -> bytes:
     """Return the bytes of a metadata file."""
     return json.dumps(content, indent=2, sort_keys=True).encode() + b"\n"

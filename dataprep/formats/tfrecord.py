@@ -16,6 +16,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, BinaryIO
 
+from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
     NO_FEATURES,
@@ -318,7 +319,7 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
     return (sample, image_start) if whole else None
 
 
-def _dataset_info(info: DatasetInfo) -> tfds.InfoDocument:
+def _dataset_info(info: DatasetInfo) -> JsonObject:
     named = replace(info, name=tfds_name(info.name))
     content = tfds.dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
@@ -336,7 +337,7 @@ def _features(num_classes: int, annotations: Features) -> tfds.Feature:
         "width": tfds.scalar("int64"),
     }
     if num_classes:
-        class_label: tfds.ClassLabel = {"numClasses": str(num_classes)}
+        class_label = {"numClasses": str(num_classes)}
         features["label"] = tfds.feature("class_label_feature.ClassLabel", classLabel=class_label)
     return tfds.features_dict(features)
 
