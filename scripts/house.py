@@ -62,6 +62,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
     "dict[str, Any]": {
         "dataprep/dataset/documents.py": "named once, as JsonObject, and documents of any kind are compared",
         "dataprep/adoption/records.py": "the .json beside an image holds what its writer liked",
+        "dataprep/formats/tfds.py": "TFDS defines the objects of its descriptions",
         "dataprep/formats/fields.py": "fields of a sample hold what its writer liked",
         "dataprep/arguments.py": "values of a command line",
         "dataprep/sources/tables.py": "a line of a user's table",
