@@ -254,7 +254,9 @@ def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
 
 
 def _read_next_member(source: CheckedStream, key: bytes, suffix: bytes, limit_bytes: int = MAX_FIELD_BYTES) -> bytes:
-    head = source.take(len(header(key, suffix, 0)))
+    head = source.take(BLOCK_BYTES)
+    if head[156:157] == EXTENDED:
+        head += source.take(2 * BLOCK_BYTES)
     return _read_member(source, head, key, suffix, limit_bytes)
 
 

@@ -49,6 +49,7 @@ memory."""
 DISK_WINDOW_BYTES = 4096
 """Size of one read from disk: a page, which holds a header with its extensions."""
 NETWORK_WINDOW_BYTES = 65536
+"""Size of one read over a network, and of one from disk where headers are close together."""
 MAX_GZIP_BYTES = 64 * 2**20
 """Maximum size of a compressed label archive; the published ones have 2.6 MB."""
 MAX_UNPACKED_BYTES = 512 * 2**20
@@ -154,7 +155,9 @@ class ArchiveReader:
         self.version = info.version
         self._storage, self._name, self._progress = storage, name, progress
         window_bytes = DISK_WINDOW_BYTES if storage.is_local else NETWORK_WINDOW_BYTES
-        self._window = RangeWindow(storage, name, info.num_bytes, window_bytes, info.version)
+        self._window = RangeWindow(
+            storage, name, info.num_bytes, window_bytes, info.version, most_bytes=NETWORK_WINDOW_BYTES
+        )
         self._blocks = _BlocksAhead(storage, name, info) if stream and not storage.is_local else None
         self._next_report = 0
 

@@ -31,27 +31,39 @@ class RangeWindow:
         window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to reach this
             number. With 0 each request reads exactly the requested bytes.
         version: Version of the object to read; any by default.
+        most_bytes: Largest minimum. It doubles up to this while reads follow each other closely, like those of the
+            headers of a tar of small files, and is `window_bytes` again after a longer step.
     """
 
     def __init__(
-        self, storage: Storage, name: str, num_bytes: int, window_bytes: int, version: int = NO_VERSION
+        self,
+        storage: Storage,
+        name: str,
+        num_bytes: int,
+        window_bytes: int,
+        version: int = NO_VERSION,
+        most_bytes: int = 0,
     ) -> None:
-        self._storage, self._name, self._size, self._window_bytes = storage, name, num_bytes, window_bytes
-        self._version = version
-        self._window, self._window_at = b"", 0
+        self._storage, self._name, self._size, self._version = storage, name, num_bytes, version
+        self._least_bytes, self._most_bytes = window_bytes, max(window_bytes, most_bytes)
+        self._window, self._window_at, self._window_bytes = b"", 0, window_bytes
 
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Read the bytes at an offset; fewer than requested only at the object's end."""
         count = max(0, min(num_bytes, self._size - offset))
         at = offset - self._window_at
-        if count and not self.holds(offset, count):
+        if not count:
+            return b""
+        if not self.holds(offset, count):
+            is_near = 0 < len(self._window) <= at < len(self._window) + self._least_bytes
+            self._window_bytes = min(2 * self._window_bytes, self._most_bytes) if is_near else self._least_bytes
             start = min(offset, max(0, self._size - self._window_bytes))
             at = offset - start
             wanted = min(self._size - start, max(at + count, self._window_bytes))
             version = (self._version,) if self._version else ()  # storages of loaders do not have versions
             self._window = self._storage.read_range(self._name, start, wanted, *version)
             self._window_at = start
-        return self._window[at : at + count] if count else b""
+        return self._window[at : at + count]
 
     def holds(self, offset: int, num_bytes: int) -> bool:
         """Return whether the last request covers these bytes."""

@@ -92,16 +92,17 @@ def test_without_streaming_only_windows_are_read(root):
     assert [offset for _, offset, _ in storage.requests] == [0, 10 * BLOCK_BYTES]
 
 
-def test_a_disk_is_read_in_pages(root, monkeypatch):
+@pytest.mark.parametrize(("step", "asked"), [(100_000, [4096] * 3), (2500, [4096, 8192, 16384, 32768, 65536, 65536])])
+def test_a_disk_is_read_in_pages_and_in_larger_pieces_where_headers_are_close(root, monkeypatch, step, asked):
     storage = open_storage(str(root))
-    asked = []
+    found = []
     read_range = storage.read_range
-    monkeypatch.setattr(storage, "read_range", lambda *wanted: asked.append(wanted[2]) or read_range(*wanted))
+    monkeypatch.setattr(storage, "read_range", lambda *wanted: found.append(wanted[2]) or read_range(*wanted))
     with ArchiveReader(storage, "a.bin") as reader:
-        for at in range(0, len(CONTENT), 100_000):
-            reader.read(at, 512)
-            reader.read(at + 512, 30)
-    assert asked == [4096] * 32
+        for at in range(0, 200_000 + step, step):
+            assert reader.read(at, 512) == CONTENT[at : at + 512]
+            assert reader.read(at + 512, 30) == CONTENT[at + 512 : at + 542]
+    assert found[: len(asked)] == asked
 
 
 def test_an_error_of_the_storage_is_raised(root):
