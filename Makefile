@@ -35,6 +35,7 @@ help:
 	@echo "make wheel       build the wheel with the C extensions, and run it where there is no compiler; ARCH=aarch64 cross-compiles"
 	@echo "make release     make the sdist, wheels, bill of materials and checksums, twice with the same bytes, and check them"
 	@echo "make bench       measure images/s of a build and of its peers"
+	@echo "make bench-TABLE measure one table of benchmarks/README.md again, such as make bench-scale"
 
 python:
 	@bash scripts/check_python.sh "$(PYTHON)" $(origin PYTHON)
@@ -159,6 +160,25 @@ release: .venv/.dev
 
 bench: setup
 	$(BIN)/python benchmarks/build.py
+
+# Tables of benchmarks/README.md, each in less than ten minutes on two quiet cores: make bench-scale
+BENCH_build = build.py --rounds 4
+BENCH_build-sources = build_sources.py --images 3000 --rounds 3
+BENCH_own-data = own_data.py --rounds 3
+BENCH_laion = laion.py --images 2000 --rounds 3
+BENCH_engines = engines.py --images 8000 --rounds 3
+BENCH_arena = loader_arena.py --images 1500 --taken 400 --minutes 9 --picture docs/arena.png
+BENCH_formats = loader_arena.py --images 3000 --contenders formats
+BENCH_restart = restart.py --images 3000
+BENCH_views = views.py
+BENCH_metrics = instrumentation.py --images 300 --rounds 30
+BENCH_grain = grain_sources.py --images 1000 --rounds 3
+BENCH_packs = packs.py
+BENCH_resume = resume.py --loaders dataprep LanceDB "datasets streaming" --picture docs/resume.png
+BENCH_scale = scale.py
+bench-%:
+	@test -n '$(BENCH_$*)' || { echo "no table $*; there are: $(patsubst BENCH_%,%,$(filter BENCH_%,$(.VARIABLES)))"; exit 1; }
+	$(BIN)/python benchmarks/$(BENCH_$*) --json benchmarks/results/$*.json $(OPTIONS)
 
 clean:
 	rm -rf $(DEMO) build

@@ -1,15 +1,16 @@
 """Is `dataprep diagnose` right? Planted situations, each judged by trying every single change: one table.
 
-    python benchmarks/diagnose.py --corpus DIR --results diagnose.jsonl      # continues where it was stopped
-    python benchmarks/diagnose.py --corpus DIR --list
-    python benchmarks/diagnose.py --corpus DIR --only requests-00 python-01
-    python benchmarks/diagnose.py --corpus DIR --set unseen --situations 40 --results unseen.jsonl      # as root
-    python benchmarks/diagnose.py --corpus DIR --set unseen --seed 5 --results unseen.jsonl      # another seed
+    python benchmarks/diagnose.py --corpus DIR --seed 5 --results unseen.jsonl      # as root; goes on where it stopped
+    python benchmarks/diagnose.py --corpus DIR --only quota-00 paging-01
 
-The first set has causes that the diagnosis knows, and the diagnosis was tuned on its situations of seed 0. The unseen
-set is drawn from a seed that nothing was tuned on, with causes that were then in no list of the diagnosis.
-
+The situations are drawn from a seed that nothing was tuned on, with causes that are in no list of the diagnosis.
 Datasets, and the rates that this machine reaches without a planted cause, are kept in --work.
+
+truth:  the best change, each tried alone in the judge's loop; none: no change gains 5 %
+named:  the first fix of `dataprep diagnose`; none: it has no fix, or expects a gain below 5 %
+undecided: the diagnosis says so, exit code 3, while other programs use the cores: counts as right
+tie:    not the best change, but within 4 % of it: counts as right
+what-if: rate predicted for the named fix, and rate measured with its settings (none: the unchanged situation)
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 import tempfile
 import time
@@ -27,30 +27,18 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.originals import commit
+from benchmarks.harness import commit
 from benchmarks.situations import judge
-from benchmarks.situations.generate import SEEDS, SETS, plant, spread
+from benchmarks.situations.generate import IDS, SEED, plant, spread
 from benchmarks.situations.machine import DiagnoseError, Machine, Rates
 from benchmarks.situations.planting import CannotPlantError
-from benchmarks.situations.situation import NONE, Situation, possible_changes, to_document, usual_threads
-from benchmarks.situations.unseen import COMBINED
+from benchmarks.situations.situation import Situation, possible_changes, to_document, usual_threads
+from benchmarks.tables import unseen_table
 from dataprep import __version__
 from loaders.decode.decoders import extension_available
 
 ROOT = Path(__file__).resolve().parents[1]
-REAL_S, WAITING_S = 2.5, 1.5
-NAMED_TARGET = 0.95
-WHAT_IF_TARGET = 0.90
-MAX_ERROR = 0.10
-
-HEADER = f"""\
-truth:  the best change, each tried alone in the judge's loop; none: no change gains {judge.MIN_GAIN - 1:.0%}
-named:  the first fix of `dataprep diagnose`; none: it has no fix, or expects a gain below {judge.MIN_GAIN - 1:.0%}
-undecided: (unseen set) the diagnosis says so, exit code 3, while other programs use the cores: counts as right
-tie:    not the best change, but within {1 - judge.TIE:.0%} of it: counts as right
-what-if: rate predicted for the named fix, and rate measured with its settings (none: the unchanged situation)
-stages: the same with the prediction from the stages alone, before the fix was tried
-"""
+NAMED_TARGET, WHAT_IF_TARGET, MAX_ERROR = 0.95, 0.90, 0.10
 COLUMNS = (
     f"{'situation':26}{'planted':62}{'truth':>15}{'named':>15}  {'':10}{'predicted':>10}{'measured':>10}{'error':>7}"
 )
@@ -66,32 +54,24 @@ def main() -> None:
         results = _judge_all(work, options, cores)
     except CannotPlantError as error:
         sys.exit(f"diagnose.py: {error}")
-    if results and not options.judge_only:
-        sys.exit(0 if _summarise(results) else 1)
+    sys.exit(0 if _summarise(results) else 1)
 
 
 def _judge_all(work: Path, options: argparse.Namespace, cores: int) -> list[Mapping[str, Any]]:
     """Judge and print the chosen situations, or print what they are."""
-    program = {"set": options.set, "seed": options.seed, "version": __version__, "commit": commit()}
+    program = {"seed": options.seed, "version": __version__, "commit": commit()}
     known = _read_results(options.results, program)
     with Machine(work, options.corpus) as machine:
         rates = Rates(machine, work / "rates.json")
-        ids = options.only or spread(options.situations, options.set)
+        ids = options.only or spread(options.situations)
         chosen = [plant(id_, rates, seed=options.seed, cores=cores) for id_ in ids]
-        if options.list:
-            for situation in chosen:
-                print(f"{situation.id:26}{situation.cause:62}{_setting(situation)}")
-            return []
-        print(HEADER)
         print(COLUMNS)
         results: list[Mapping[str, Any]] = []
         for situation in chosen:
-            before = known.get(situation.id, {})
-            result = before if before.get("situation") == to_document(situation) else {}
-            if ("truth" if options.judge_only else "named") not in result:
+            result = known.get(situation.id, {})
+            if result.get("situation") != to_document(situation):
                 started_s = time.monotonic()
-                result = _judge(machine, situation, cores, result, options)
-                result |= program
+                result = _judge(machine, situation, cores, options.seconds) | program
                 result["elapsed_s"] = round(time.monotonic() - started_s, 1)
                 _keep(options.results, result)
             print(_line(situation, result), flush=True)
@@ -103,37 +83,18 @@ def _parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--situations", type=int, help="number of situations, evenly spread; default: all 100")
-    which.add_argument("--only", nargs="+", metavar="ID", help="these")
-    parser.add_argument("--set", choices=SETS, default="first", help="default: first")
-    parser.add_argument("--seed", type=int, help=f"default: {SEEDS['first']}, unseen {SEEDS['unseen']}")
-    parser.add_argument("--seconds", type=float, help=f"length of a run; default: {REAL_S}, simulated {WAITING_S}")
+    which.add_argument("--situations", type=int, default=len(IDS), help="number of situations, evenly spread")
+    which.add_argument("--only", nargs="+", metavar="ID", choices=IDS, help="these")
+    parser.add_argument("--seed", type=int, default=SEED)
+    parser.add_argument("--seconds", type=float, default=2.5, help="length of a run")
     parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks/situations")
     parser.add_argument(
-        "--results",
-        type=Path,
-        help="file with a line of JSON for each situation, run only once by a commit; may hold several seeds",
+        "--results", type=Path, help="file with a line of JSON for each situation; may hold several seeds"
     )
-    parser.add_argument(
-        "--judge-only", action="store_true", help="find only the truths; a later run takes them from --results"
-    )
-    parser.add_argument("--list", action="store_true", help="print the situations and run none")
     options = parser.parse_args()
-    ids = SETS[options.set]
-    options.situations = len(ids) if options.situations is None else options.situations
-    options.seed = SEEDS[options.set] if options.seed is None else options.seed
-    if not 1 <= options.situations <= len(ids):
-        parser.error(f"--situations must be 1 to {len(ids)}, got {options.situations}")
-    if unknown := sorted(set(options.only or ()) - set(ids)):
-        parser.error(f"no situation {', '.join(unknown)}; there are {', '.join(ids)}")
+    if not 1 <= options.situations <= len(IDS):
+        parser.error(f"--situations must be 1 to {len(IDS)}, got {options.situations}")
     return options
-
-
-def _setting(situation: Situation) -> str:
-    """Return a situation's dataset, place and device as text."""
-    model = f" {situation.model}" if situation.model else ""
-    place = "bucket" if situation.is_in_bucket else "disk"
-    return f"{situation.dataset} {situation.format} on {place}, {situation.device}{model}"
 
 
 def _read_results(path: Path | None, program: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -156,21 +117,12 @@ def without_paths(text: str) -> str:
     return text.replace(f"{ROOT}/", "").replace(f"{tempfile.gettempdir()}/", "")
 
 
-def _judge(
-    machine: Machine, situation: Situation, cores: int, before: Mapping[str, Any], options: argparse.Namespace
-) -> dict[str, Any]:
-    """Return truth, diagnosis and verdict of one situation; a truth that was found before is used again."""
-    seconds = options.seconds or (REAL_S if situation.is_real else WAITING_S)
+def _judge(machine: Machine, situation: Situation, cores: int, seconds: float) -> dict[str, Any]:
+    """Return truth, diagnosis and verdict of one situation."""
     changes = possible_changes(situation, cores=cores, has_extension=extension_available())
-    if before.get("changes", {}).keys() == {str(change) for change in changes}:
-        kept = tuple((change, before["changes"][str(change)]) for change in changes)
-        truth = judge.Truth(before["base"], kept, before["drift"])
-    else:
-        truth = judge.find_truth(situation, changes, machine.rate, seconds)
+    truth = judge.find_truth(situation, changes, machine.rate, seconds)
     found = {"situation": to_document(situation), "truth": truth.best, "base": truth.base, "drift": truth.drift}
     found["changes"] = {str(change): rate for change, rate in truth.changes}
-    if options.judge_only:
-        return found
     try:
         diagnosis, what_if = judge.do_what_is_named(situation, machine.diagnose, machine.rate, seconds)
     except DiagnoseError as error:
@@ -187,47 +139,18 @@ def _line(situation: Situation, result: Mapping[str, Any]) -> str:
     line = f"{situation.id:26}{situation.cause:62}{result['truth']:>15}"
     if "failure" in result:
         return f"{line}  {result['failure']}"
-    if "named" not in result:
-        rates = ", ".join(f"{change} {rate:,.0f}" for change, rate in result["changes"].items())
-        return f"{line}  {result['base']:,.0f}: {rates}"
     line += f"{result['named']:>15}  {result['verdict']:10}"
     return f"{line}{result['predicted']:>10,.0f}{result['measured']:>10,.0f}{result['error']:>7.1%}"
 
 
-def _is_combined(result: Mapping[str, Any]) -> bool:
-    return result["situation"]["id"].rpartition("-")[0] in COMBINED
-
-
 def _summarise(results: Sequence[Mapping[str, Any]]) -> bool:
     """Print the totals; return whether both targets are met."""
-    groups = {
-        "all": results,
-        "real causes": [each for each in results if each["situation"]["is_real"]],
-        "simulated": [each for each in results if not each["situation"]["is_real"]],
-        "no change helps": [each for each in results if each["truth"] == NONE],
-        "a change helps": [each for each in results if each["truth"] != NONE],
-        "also a listed cause": [each for each in results if _is_combined(each)],
-        "undecided": [each for each in results if each["verdict"] == judge.UNDECIDED],
-        "a change is named": [each for each in results if each.get("named", "none") != "none"],
-    }
-    columns = f"{'situations':>11}{'named right':>13}{'what-if within 10 %':>21}{'median':>8}{'worst':>8}"
-    print(f"\n{'':19}{columns}  stages, median")
-    for name, group in groups.items():
-        errors = [each["error"] for each in group if "error" in each]
-        if not errors:
-            continue
-        named, close = sum(each["verdict"] != judge.WRONG for each in group), sum(e <= MAX_ERROR for e in errors)
-        line = f"{name:19}{len(group):>11}{named:>13}{close:>21}{statistics.median(errors):>8.1%}{max(errors):>8.1%}"
-        from_stages = [each["error_from_stages"] for each in group if "error_from_stages" in each]
-        close = sum(error <= MAX_ERROR for error in from_stages)
-        print(f"{line}{close:>8},{statistics.median(from_stages):>7.1%}")
+    print("\n".join(unseen_table(results)))
     named = sum(each["verdict"] != judge.WRONG for each in results) / len(results)
     close = sum(each.get("error", 1) <= MAX_ERROR for each in results) / len(results)
     is_met = {"named right": named >= NAMED_TARGET, "what-if": close >= WHAT_IF_TARGET}
-    unsteady = sum(each["drift"] > judge.MAX_DRIFT for each in results)
-    print(f"\nmachine unsteady in {unsteady} of {len(results)}: their truths are doubtful")
-    unsteady = sum(each.get("what_if_drift", 0) > judge.MAX_DRIFT for each in results)
-    print(f"and when {unsteady} were diagnosed and changed, {judge.TRIES} times each: their what-ifs are doubtful")
+    unsteady = sum(max(each["drift"], each.get("what_if_drift", 0)) > judge.MAX_DRIFT for each in results)
+    print(f"machine unsteady in {unsteady} of {len(results)}: their truths and what-ifs are doubtful")
     print(f"named right: {named:.0%}, target {NAMED_TARGET:.0%}: {'PASS' if is_met['named right'] else 'short'}")
     print(f"what-if within 10 %: {close:.0%}, target {WHAT_IF_TARGET:.0%}: {'PASS' if is_met['what-if'] else 'short'}")
     return all(is_met.values())

@@ -3,31 +3,29 @@
     python benchmarks/engines.py --corpus DIR --json engines.json
 
 All have two cores: two workers of the pool, two processes of a Ray cluster that runs already, two parts with a worker
-each, two workers of FnApiRunner. Each round also builds 32 images: what that takes counts as the start. Rounds go
-A B C … A B C …; the table shows medians, and compares shards built after the start. The benchmark refuses an engine
-whose shards are not those of the local pool.
+each, two workers of FnApiRunner. Each round also builds 32 images: what that takes counts as the start, and rates after
+it are compared. The benchmark refuses an engine whose shards are not those of the local pool.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import json
 import os
 import shutil
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from originals import DATAPREP, common_options, corpus_images, image_folder, machine_facts  # noqa: E402
+from benchmarks.harness import common_options, in_turns, report, work_folder
+from benchmarks.originals import build_command, bytes_of, corpus_images, image_folder
 
 FEW = 32
 """Number of images of the build that shows the start."""
@@ -35,34 +33,23 @@ SHARDS = 16
 LEAST = 0.9
 """Least rate of Ray after the start, as a share of the local pool's."""
 STORE_BYTES = 80 << 20
-
-Lines = Callable[[Path, Path], list[list[str]]]
-"""Returns the command lines that build originals into an output together."""
+ENGINES = ("local", "ray", "parts", "FnApiRunner")
 
 
-def lines_of(engine: str, options: tuple[str, ...]) -> Lines:
-    """Return the command lines of an engine, options after `--` included."""
-
-    def line(source: Path, output: Path, *more: str) -> list[str]:
-        shards = ["--num-shards", str(SHARDS), "--split", "train", "--allow-partial", "--max-reject-ratio", "1"]
-        words = ["build", "imagenet", "--source", str(source), "--output", str(output), "--format", "webdataset"]
-        return [str(DATAPREP), *words, *shards, *more]
-
-    def lines(source: Path, output: Path) -> list[list[str]]:
-        if engine == "parts":
-            return [line(source, output, "--workers", "1", "--part", f"{number}/2") for number in (1, 2)]
-        if engine == "local":
-            return [line(source, output, "--workers", "2")]
-        if engine == "ray":
-            return [line(source, output, "--runner", "ray", "--", *options)]
-        return [line(source, output, "--runner", engine, "--workers", "2")]
-
-    return lines
+def lines_of(engine: str, source: Path, output: Path, address: str) -> list[list[str]]:
+    """Return the command lines that build originals into an output together."""
+    line = partial(build_command, source, output, shards=SHARDS)
+    if engine == "parts":
+        return [line("--workers", 1, "--part", f"{number}/2") for number in (1, 2)]
+    if engine == "local":
+        return [line("--workers", 2)]
+    if engine == "ray":
+        return [line("--runner", "ray", "--", f"--address={address}")]
+    return [line("--runner", engine, "--workers", 2)]
 
 
 def seconds_of(lines: list[list[str]]) -> float:
     """Run command lines at once, and return the seconds until the last has ended."""
-    os.sync()
     started_s = time.perf_counter()
     running = [
         subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -73,12 +60,6 @@ def seconds_of(lines: list[list[str]]) -> float:
         if process.returncode:
             raise SystemExit(f"{' '.join(process.args)}: {errors[-2000:]}")
     return time.perf_counter() - started_s
-
-
-def digest_of(output: Path) -> str:
-    """Return one digest of all shards."""
-    shards = sorted(output.rglob("*.tar"))
-    return hashlib.sha256(b"".join(hashlib.sha256(shard.read_bytes()).digest() for shard in shards)).hexdigest()
 
 
 @contextmanager
@@ -95,90 +76,63 @@ def ray_cluster() -> Iterator[str]:
         cluster.shutdown()
 
 
-def measured(engines: dict[str, Lines], sources: dict[str, Path], work: Path, rounds: int) -> dict[str, Any]:
-    """Return the seconds of each round, by engine and by size of the originals."""
-    found: dict[str, Any] = {engine: {size: [] for size in sources} for engine in engines}
-    digests: dict[str, str] = {}
-    output = work / "output"
-    for number in range(rounds):
-        for engine, lines in engines.items():
-            for size, source in sources.items():
-                elapsed_s = seconds_of(lines(source, output))
-                if digests.setdefault(size, digest_of(output)) != digest_of(output):
-                    raise SystemExit(f"{engine}: its shards are not those of the local pool")
-                found[engine][size].append(elapsed_s)
-                shutil.rmtree(output)
-            print(f"round {number + 1}: {engine} {found[engine]['all'][-1]:.1f} s", file=sys.stderr)
-    return found
+class Bench:
+    """The originals, many and few, and the digests of their shards."""
+
+    def __init__(self, images: list[Path], work: Path, address: str) -> None:
+        self._output, self._address = work / "output", address
+        self._sources = {"few": image_folder(images[:FEW], work / "few"), "all": image_folder(images, work / "all")}
+        self._digests: dict[str, str] = {}
+
+    def run(self, engine: str) -> dict[str, float]:
+        """Return the seconds of a build of few and of all images."""
+        found = {}
+        for size, source in self._sources.items():
+            found[size] = seconds_of(lines_of(engine, source, self._output, self._address))
+            shards = sorted(self._output.rglob("*.tar"))
+            digest = hashlib.sha256(b"".join(hashlib.sha256(each.read_bytes()).digest() for each in shards)).hexdigest()
+            if self._digests.setdefault(size, digest) != digest:
+                raise SystemExit(f"{engine}: its shards are not those of the local pool")
+            shutil.rmtree(self._output)
+        return found
 
 
-def rows_of(found: dict[str, Any], images: int) -> list[dict[str, Any]]:
-    """Return a row for each engine: medians, and rates as shares of the local pool's in the same round."""
-
-    def rates(engine: str) -> list[float]:
-        pairs = zip(found[engine]["all"], found[engine]["few"], strict=True)
-        return [(images - FEW) / (all_s - few_s) for all_s, few_s in pairs]
-
-    rows = []
-    for engine, seconds in found.items():
-        shares = [mine / local for mine, local in zip(rates(engine), rates("local"), strict=True)]
-        rows.append(
-            {
-                "engine": engine,
-                "wall_s": seconds["all"],
-                "start_s": seconds["few"],
-                "images_per_s": images / statistics.median(seconds["all"]),
-                "after_start_images_per_s": statistics.median(rates(engine)),
-                "of_local": statistics.median(shares),
-                "of_local_range": [min(shares), max(shares)],
-            }
-        )
-    return rows
-
-
-def print_table(rows: list[dict[str, Any]]) -> None:
-    """Print the table."""
-    print(f"{'':12}{'images/s':>10}{'start s':>9}{'after start':>13}{'of local':>10}{'rounds':>14}")
-    for row in rows:
-        low, high = row["of_local_range"]
-        print(
-            f"{row['engine']:12}{row['images_per_s']:10,.0f}{statistics.median(row['start_s']):9.1f}"
-            f"{row['after_start_images_per_s']:13,.0f}{row['of_local']:10.2f}{f'{low:.2f} to {high:.2f}':>14}"
-            + (f"  {'PASS' if row['of_local'] >= LEAST else 'short'} (>= {LEAST})" if row["engine"] == "ray" else "")
-        )
-
-
-def parse_options() -> argparse.Namespace:
-    """Parse the command line."""
-    parser = common_options(__doc__)
-    engines = ("local", "ray", "parts", "FnApiRunner")
-    parser.add_argument("--engines", nargs="+", choices=engines, default=engines, help="`local` is always measured")
-    return parser.parse_args()
+def rows_of(found: dict[str, list[dict[str, float]]], images: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each engine: medians, and rates as shares of the local pool's in the same round."""
+    rates = {
+        engine: [(images - FEW) / (each["all"] - each["few"]) for each in rounds] for engine, rounds in found.items()
+    }
+    for engine, rounds in found.items():
+        shares = [mine / local for mine, local in zip(rates[engine], rates["local"], strict=True)]
+        wall_s = [each["all"] for each in rounds]
+        yield {
+            "engine": engine,
+            "wall_s": wall_s,
+            "start_s": [each["few"] for each in rounds],
+            "images_per_s": images / statistics.median(wall_s),
+            "after_start_images_per_s": statistics.median(rates[engine]),
+            "of_local": statistics.median(shares),
+            "of_local_range": [min(shares), max(shares)],
+        }
 
 
 def main() -> None:
     """Measure and print."""
-    options = parse_options()
-    work = options.work.resolve() / f"engines-{os.getpid()}"
-    work.mkdir(parents=True)
-    try:
+    parser = common_options(__doc__)
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=ENGINES, help="`local` is always measured")
+    options = parser.parse_args()
+    names = list(dict.fromkeys(("local", *options.engines)))
+    with (
+        work_folder(options, "engines") as work,
+        ray_cluster() if "ray" in names else nullcontext("") as address,
+    ):
         images = corpus_images(options.corpus, work, options.images)
-        size = sum(image.stat().st_size for image in images)
-        sources = {"few": image_folder(images[:FEW], work / "few"), "all": image_folder(images, work / "all")}
-        names = dict.fromkeys(("local", *options.engines))
-        with ray_cluster() if "ray" in names else nullcontext("") as address:
-            engines = {name: lines_of(name, (f"--address={address}",)) for name in names}
-            if not options.no_warm_up:
-                measured(engines, sources, work, 1)
-            found = measured(engines, sources, work, options.rounds)
-    finally:
-        shutil.rmtree(work)
-    rows = rows_of(found, len(images))
-    print(f"{len(images):,} images, {SHARDS} shards, medians of {options.rounds} rounds, two cores\n")
-    print_table(rows)
-    if options.json:
-        document = {"images": len(images), "bytes": size, "shards": SHARDS, "rounds": options.rounds}
-        options.json.write_text(json.dumps(document | machine_facts() | {"rows": rows}, indent=1) + "\n")
+        size = bytes_of(images)
+        bench = Bench(images, work, address)
+        runs = {name: partial(bench.run, name) for name in names}
+        found = in_turns(runs, options.rounds, warm_up=not options.no_warm_up)
+    facts = {"images": len(images), "bytes": size, "shards": SHARDS, "rounds": options.rounds}
+    report("engines", facts | {"rows": list(rows_of(found, len(images)))}, options)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
     python benchmarks/input_costs.py --corpus DIR     # measures, and writes results/input-costs.json after every run
     python benchmarks/input_costs.py --csv            # writes dataprep/data/input_costs.csv from that file
 
-The same command after an interruption goes on with the first run that is missing; more `--rounds` add to those that are
-there. Every run is a process that takes batches as fast as they come, as in loader_arena.py.
+Every run is a process that takes batches as fast as they come, as in loader_arena.py.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 DOCUMENT = ROOT / "benchmarks/results/input-costs.json"
 TABLE = ROOT / "dataprep/data/input_costs.csv"
 ORIGINALS = "originals"
@@ -93,7 +92,7 @@ def table_of(document: dict[str, Any]) -> str:
     rounds = 1 + max((case.round for case in runs), default=-1)
     missing = next((case for case in cases(max(1, rounds)) if case not in runs), None)
     if missing is not None:
-        raise ValueError(f"no run of {missing}; measure again with the same --json")
+        raise ValueError(f"no run of {missing}; measure again")
     machine, images = document["machine"], document["images"]
     text = io.StringIO()
     sides = ", ".join(STORED[1:-1]) + f" and {STORED[-1]}"
@@ -138,21 +137,23 @@ class Bench:
     """The copies in every layout that is needed, and the document with the runs."""
 
     def __init__(self, options: argparse.Namespace, work: Path) -> None:
-        from loader_arena import CONTENDERS, commit
-        from originals import corpus_images, image_folder
-
+        from benchmarks.harness import commit
+        from benchmarks.loader_arena import CONTENDERS, write_layout
+        from benchmarks.originals import corpus_images, image_folder
         from dataprep.host.cpu import background_cores
         from dataprep.host.versions import machine_document
 
         busy_cores = background_cores()
-        self._options, self._entries, self._commit = options, CONTENDERS, commit()
-        images = corpus_images(options.corpus, work, options.images)
-        self._source = work / "images"
-        shutil.rmtree(self._source, ignore_errors=True)
-        image_folder(images, self._source)
-        self._roots = {stored: work / stored for stored in STORED}
+        self._options, self._entries, self._commit, self._work = options, CONTENDERS, commit(), work
+        source = work / "images"
+        shutil.rmtree(source, ignore_errors=True)
+        image_folder(corpus_images(options.corpus, work, options.images), source)
+        layouts = dict.fromkeys(["imagefolder", *(CONTENDERS[name].layout for name, _ in LOADERS.values())])
         for stored in STORED:
-            self._write(stored)
+            resize = () if stored == ORIGINALS else ("--resize", stored)
+            for layout in layouts:
+                if error := write_layout(source, work / stored, layout, *resize):
+                    raise SystemExit(error)
         self.document: dict[str, Any] = {
             "machine": dict(machine_document(busy_cores)),
             "batch_size": options.batch_size,
@@ -161,35 +162,13 @@ class Bench:
             "images": {stored: self._facts(stored) for stored in STORED},
             "runs": [],
         }
-        self._resume()
-
-    def _write(self, stored: str) -> None:
-        """Write one copy in every layout; those that are there already are left as they are."""
-        from loader_arena import BUILT, SHARDS, layout_command
-        from originals import DATAPREP
-
-        root = self._roots[stored]
-        layouts = dict.fromkeys(self._entries[name].layout for name, _ in LOADERS.values())
-        command = [DATAPREP, "build", "imagenet", "--source", self._source, "--split", "train", "--allow-partial"]
-        command += ["--max-reject-ratio", "1", "--num-shards", SHARDS, "--json"]
-        command += [] if stored == ORIGINALS else ["--resize", stored]
-        for layout in [name for name in BUILT if name in layouts]:
-            if not (root / layout / "dataset.json").exists():
-                _run([*command, "--output", root / layout, *BUILT[layout]])
-        for layout in [name for name in layouts if name not in BUILT]:
-            if not (root / layout).is_dir():
-                new = root / f"{layout}.new"
-                shutil.rmtree(new, ignore_errors=True)
-                words = ["--images", root / "imagefolder/train", "--out", new, "--shards", SHARDS]
-                _run(layout_command(layout, *words))
-                new.rename(root / layout)
 
     def _facts(self, stored: str) -> dict[str, float]:
         """Return count, mean bytes and mean pixels of a copy's images."""
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        rows = pq.read_table(self._roots[stored] / "webdataset/index/train.parquet")
+        rows = pq.read_table(self._work / stored / "webdataset/index/train.parquet")
         pixels = pc.multiply(rows["height"].cast("int64"), rows["width"].cast("int64"))
         return {
             "count": rows.num_rows,
@@ -197,43 +176,15 @@ class Bench:
             "pixels_per_image": round(pc.mean(pixels).as_py(), 1),
         }
 
-    def _resume(self) -> None:
-        """Take the runs that are there already, if they were measured in the same way.
-
-        Raises:
-            SystemExit: The file has runs of other images, settings or machines.
-        """
-        if not self._options.json.exists():
-            return
-        before = json.loads(self._options.json.read_text(encoding="utf-8"))
-        facts = [name for name in self.document if name != "runs"]
-        changed = [name for name in facts if _lasting(before, name) != _lasting(self.document, name)]
-        if changed:
-            others = ", ".join(changed)
-            raise SystemExit(f"{self._options.json}: measured with another {others}; remove it to begin again")
-        self.document["machine"], self.document["runs"] = before["machine"], before["runs"]
-
     def measure(self) -> None:
-        """Make the runs that are missing; the document is written after each."""
-        from loader_arena import OURS, Job, run_entry
+        """Make all runs; the document is written after each."""
+        from benchmarks.loader_arena import run_entry
 
-        done = {case_of(run) for run in self.document["runs"]}
-        missing = [case for case in cases(self._options.rounds) if case not in done]
-        for number, case in enumerate(missing, start=1):
-            print(f"{number} of {len(missing)}: {case.loader}, {case.stored}, {case.image_size}", file=sys.stderr)
-            entry = self._entries[LOADERS[case.loader][0]]
-            root = self._roots[case.stored] / entry.layout
-            if entry.loader != OURS and (root / "train").is_dir():
-                root /= "train"
-            job = Job(
-                url=str(root),
-                batch_size=self._options.batch_size,
-                image_size=case.image_size,
-                workers=self._options.workers,
-                images=self._options.taken,
-                interpolation=entry.interpolation,
-            )
-            found = run_entry(entry, job)
+        options, runs = self._options, list(cases(self._options.rounds))
+        for number, case in enumerate(runs, start=1):
+            print(f"{number} of {len(runs)}: {case.loader}, {case.stored}, {case.image_size}", file=sys.stderr)
+            settings = (case.image_size, options.batch_size, options.workers, options.taken)
+            found = run_entry(self._entries[LOADERS[case.loader][0]], self._work / case.stored, *settings)
             self.document["runs"].append(
                 {
                     "loader": case.loader,
@@ -247,15 +198,7 @@ class Bench:
                     "first_batch_s": round(found.first_batch_s, 2),
                 }
             )
-            _replace(self._options.json, json.dumps(self.document, indent=1) + "\n")
-
-
-def _lasting(document: dict[str, Any], name: str) -> Any:
-    """Return a fact of a document without what changes from one minute to the next."""
-    fact = document.get(name)
-    if name != "machine" or fact is None:
-        return fact
-    return {key: value for key, value in fact.items() if key not in ("busy_cores_before", "measured")}
+            _replace(options.json, json.dumps(self.document, indent=1) + "\n")
 
 
 def _replace(path: Path, text: str) -> None:
@@ -263,12 +206,6 @@ def _replace(path: Path, text: str) -> None:
     new = path.with_name(f"{path.name}.new")
     new.write_text(text, encoding="utf-8")
     new.replace(path)
-
-
-def _run(command: list[Any]) -> None:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
 
 
 def _recorded_table(runs: Path) -> str:
@@ -289,12 +226,12 @@ def main() -> None:
         _replace(options.table, _recorded_table(options.json))
         return
     os.environ["NO_GCE_CHECK"] = "true"
-    work = options.work.resolve() / "input-costs"
-    work.mkdir(parents=True, exist_ok=True)
-    bench = Bench(options, work)
-    bench.measure()
+    from benchmarks.harness import work_folder
+
+    with work_folder(options, "input-costs") as work:
+        bench = Bench(options, work)
+        bench.measure()
     print(table_of(bench.document), end="")
-    shutil.rmtree(work)  # after an interruption it stays, for the command that goes on
 
 
 def parse_options() -> argparse.Namespace:

@@ -1,12 +1,11 @@
-"""What a rank takes to open the index of a large dataset, in time and memory: in parts, and in one file.
+"""What a rank takes to open the index of a large dataset, in time and memory.
 
     python benchmarks/large_index.py --rows 414080000 --json large_index.json
 
 The dataset has a manifest and an index. Its shards are empty space of the right size: opening a loader looks at their
 sizes, and reads none. Parts of the same number of shards are links to one file, since the loader takes nothing from one
-part to another. The row groups of the single file are short, since opening it reads its footer alone. A small dataset
-shows what opening takes at least: modules, buffers of pyarrow. Memory is what the process takes more than after its
-imports.
+part to another. A small dataset shows what opening takes at least: modules, buffers of pyarrow. Memory is what the
+process takes more than after its imports.
 """
 
 from __future__ import annotations
@@ -18,18 +17,17 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import common_options, in_turns, report, work_folder
 
 SHARD_ROWS = 10_000
-SINGLE_ROWS = 100
-"""Rows of a row group of the single file."""
 IMAGE_BYTES = 20_000
 SIDECARS = ("parquet", "_stats.json")
 PICKED_SHARDS = 400
@@ -38,9 +36,8 @@ SMALL_SHARDS = 8
 SEED = 7
 
 
-def write_dataset(folder: Path, shards: int, shard_rows: int, *, in_parts: bool) -> None:
+def write_dataset(folder: Path, shards: int, shard_rows: int) -> None:
     """Write manifest and index of a dataset of equal shards, with two sidecars each."""
-    from dataprep.dataset import index
     from dataprep.dataset.index import index_schema, publish_index, publish_row_groups
     from dataprep.dataset.manifest import MANIFEST, manifest_bytes, schema_version
     from dataprep.dataset.records import FileEntry, Manifest, SplitManifest
@@ -59,8 +56,6 @@ def write_dataset(folder: Path, shards: int, shard_rows: int, *, in_parts: bool)
         return {**written[len(part)], "file": name}
 
     samples = [shard_rows] * shards
-    if not in_parts:
-        index.MAX_ROWS_IN_ONE = sys.maxsize
     split = SplitManifest(
         name="train",
         samples=sum(samples),
@@ -161,9 +156,6 @@ def measure(folder: str) -> dict[str, float]:
     chosen = random.Random(SEED).choices(range(len(loader.dataset.split.shards)), k=PICKED_SHARDS)
     times = list(shard_times(loader, chosen))
     index_peak = peak_bytes() - begin_bytes
-    reset_peak()
-    cpu_s = time.process_time()
-    next(loader.order.picks(0, rank=0, world_size=32))
     return {
         "open_s": opened_s,
         "open_cpu_s": opened_cpu_s,
@@ -171,8 +163,6 @@ def measure(folder: str) -> dict[str, float]:
         "open_kept_mb": kept_bytes / 1e6,
         "shard_cpu_ms": 1e3 * statistics.median(times),
         "shards_peak_mb": index_peak / 1e6,
-        "first_pick_cpu_s": time.process_time() - cpu_s,
-        "first_pick_peak_mb": (peak_bytes() - begin_bytes) / 1e6,
     }
 
 
@@ -207,46 +197,34 @@ def status_bytes(name: str) -> int:
 
 
 def main() -> None:
-    """Write both datasets, measure in rounds, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Write the datasets, and open each in turn."""
+    parser = common_options(__doc__)
     parser.add_argument("--rows", type=int, default=414_080_000)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--work", type=Path)
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         print(json.dumps(measure(options.measure)))
         return
-    from benchmarks.originals import machine_facts
-
     shards = max(1, options.rows // SHARD_ROWS)
-    with tempfile.TemporaryDirectory(prefix="dataprep-index-", dir=options.work) as work:
-        folders = {name: Path(work, name.replace(" ", "-")) for name in ("parts", "one file", "small dataset")}
-        write_dataset(folders["parts"], shards, SHARD_ROWS, in_parts=True)
-        write_dataset(folders["one file"], shards, SINGLE_ROWS, in_parts=False)
-        write_dataset(folders["small dataset"], SMALL_SHARDS, SHARD_ROWS, in_parts=False)
-        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in folders}
-        for _ in range(options.rounds):
-            for name, folder in folders.items():
-                command = [sys.executable, __file__, "--measure", str(folder)]
-                found = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ})
-                rounds[name].append(json.loads(found.stdout))
+    with work_folder(options, "large-index") as work:
+        folders = {name: work / name.replace(" ", "-") for name in ("parts", "small dataset")}
+        write_dataset(folders["parts"], shards, SHARD_ROWS)
+        write_dataset(folders["small dataset"], SMALL_SHARDS, SHARD_ROWS)
+
+        def opened(folder: Path) -> dict[str, float]:
+            command = [sys.executable, __file__, "--measure", str(folder)]
+            figures: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+            return figures
+
+        runs = {name: partial(opened, folder) for name, folder in folders.items()}
+        rounds = in_turns(runs, options.rounds, warm_up=False)
         files = {name: len(list((folder / "index").iterdir())) for name, folder in folders.items()}
     rows = [
         {"index": name, "files": files[name]}
         | {key: statistics.median(each[key] for each in found) for key in found[0]}
         for name, found in rounds.items()
     ]
-    document = machine_facts() | {
-        "rows": shards * SHARD_ROWS,
-        "shards": shards,
-        "rounds": options.rounds,
-        "table": rows,
-    }
-    print(json.dumps(document, indent=1))
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    report("large-index", {"rows": shards * SHARD_ROWS, "shards": shards, "table": rows}, options)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 r"""Our loader and every peer in its fastest documented form, or our formats, on the same images: one run, one JSON.
 
-python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/arena.json
-python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/formats.json \
-    --contenders "full decode" ours "ours, tfrecord" "ours, imagefolder"
+    python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/arena.json --picture docs/arena.png
+    python benchmarks/loader_arena.py --corpus DIR --json benchmarks/results/formats.json --contenders formats
+    python benchmarks/loader_arena.py --contenders ours Lance --minutes 9 --json arena.json      # rows of others stay
 
-A peer is a file in arena/ with a class like those of arena/arena_peers.py, and a line in CONTENDERS. One that fails
-is recorded with its last words, and the others go on. Rounds are interleaved, and ratios are of rounds of one run.
+A peer is a class in arena/, and a line in CONTENDERS. One that fails is recorded with its last words, and the others go
+on. Rounds are interleaved, and ratios are of rounds of one run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -26,29 +25,26 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.originals import DATAPREP, PEERS_PYTHON, commit, corpus_images, image_folder
+from benchmarks.harness import PEERS_PYTHON, ROOT, common_options, machine_facts, report, work_folder
+from benchmarks.originals import build, bytes_of, corpus_images, image_folder
 from benchmarks.tables import ARENA_FORMATS
-from dataprep.host.cpu import background_cores
 from dataprep.host.measure import CommandError
-from dataprep.host.versions import machine_document
 from loaders.bench.round import Job, Round, last_line, measure_round
 
-ROOT = Path(__file__).resolve().parents[1]
 ARENA = Path(__file__).resolve().parent / "arena"
 OURS, ROOFLINE = "dataprep", "decode"
 """Our loader, and full JPEG decoding, in plain threads, of images that are in memory already."""
 ARENA_PYTHON = PEERS_PYTHON.parents[1] / "arena/bin/python"
 MARKED = "webdataset, restart markers"
-BUILT: dict[str, tuple[str, ...]] = {
-    "imagefolder": ("--format", "imagefolder"),
-    "webdataset": ("--format", "webdataset"),
-    "tfrecord": ("--format", "tfrecord"),
-    MARKED: ("--format", "webdataset", "--jpeg", "restart"),
-}
-"""Options of `dataprep build` for the layouts that it writes."""
+BUILT: dict[str, tuple[str, ...]] = {"imagefolder": (), "webdataset": (), "tfrecord": (), MARKED: ("--jpeg", "restart")}
+"""Layouts that `dataprep build` writes, and its options."""
 SHARDS = 8
 HERE, BENCH, OTHER = sys.executable, str(PEERS_PYTHON), str(ARENA_PYTHON)
-WRITERS = {"mds": BENCH, "array_record": BENCH, "mds-bytes": BENCH, "litdata": BENCH, "energon": BENCH, "parquet": HERE}
+WRITERS = {
+    **dict.fromkeys(("mds", "array_record", "mds-bytes", "litdata", "energon"), BENCH),
+    "parquet": HERE,
+    "lance": OTHER,
+}
 """Interpreters that write the layouts which `dataprep build` does not."""
 LEAST_DECODE = 0.25
 """Share of a full decode's processor time below which no image was decoded while the clock ran."""
@@ -62,90 +58,71 @@ class Entry:
     loader: str
     layout: str
     python: str = HERE
-    form: str = ""
+    form: str = "default"
     """Form of the loader: the default of its documents, or the fastest that they show."""
     interpolation: str = CUBIC
     large: bool = False
     """Whether it is measured at the second image size, too."""
 
 
-def _fast(file: str, layout: str, python: str = BENCH, interpolation: str = CUBIC, *, large: bool = False) -> Entry:
-    return Entry(
-        loader=f"{ARENA}/{file}",
-        layout=layout,
-        python=python,
-        form="fastest",
-        interpolation=interpolation,
-        large=large,
-    )
+def _ours(layout: str, interpolation: str = CUBIC) -> Entry:
+    return Entry(loader=OURS, layout=layout, interpolation=interpolation, large=True, form="")
+
+
+def _fast(name: str, layout: str, python: str, interpolation: str = CUBIC, *, large: bool = False) -> Entry:
+    loader = f"{ARENA}/fast_peers.py:{name}"
+    return Entry(loader=loader, layout=layout, python=python, form="fastest", interpolation=interpolation, large=large)
 
 
 CONTENDERS: dict[str, Entry] = {
-    "full decode": Entry(loader=ROOFLINE, layout="imagefolder", large=True),
-    "ours": Entry(loader=OURS, layout="webdataset", large=True),
-    "ours, bilinear": Entry(loader=OURS, layout="webdataset", interpolation=LINEAR, large=True),
-    "ours, bilinear without antialiasing": Entry(loader=OURS, layout="webdataset", interpolation=PLAIN, large=True),
-    "ours, restart markers": Entry(loader=OURS, layout=MARKED, large=True),
-    "ours, restart markers, bilinear": Entry(loader=OURS, layout=MARKED, interpolation=LINEAR, large=True),
-    "ours, restart markers, bilinear without antialiasing": Entry(
-        loader=OURS, layout=MARKED, interpolation=PLAIN, large=True
-    ),
+    "full decode": Entry(loader=ROOFLINE, layout="imagefolder", large=True, form=""),
+    "ours": _ours("webdataset"),
+    "ours, bilinear": _ours("webdataset", LINEAR),
+    "ours, bilinear without antialiasing": _ours("webdataset", PLAIN),
+    "ours, restart markers": _ours(MARKED),
+    "ours, restart markers, bilinear": _ours(MARKED, LINEAR),
+    "ours, restart markers, bilinear without antialiasing": _ours(MARKED, PLAIN),
     "tf.data": Entry(loader="tf.data", layout="tfrecord", form="as it is", interpolation=PLAIN, large=True),
-    "DALI": _fast("dali_cpu.py:Dali", "imagefolder", OTHER, large=True),
-    "DALI, bilinear": _fast("dali_cpu.py:Dali", "imagefolder", OTHER, LINEAR, large=True),
-    "torchvision, tensors": _fast("torchvision_tensors.py:TorchvisionTensors", "imagefolder", HERE, large=True),
-    "torchvision, tensors, bilinear": _fast(
-        "torchvision_tensors.py:TorchvisionTensors", "imagefolder", HERE, LINEAR, large=True
-    ),
-    "torchcodec": _fast("torchcodec_images.py:TorchCodec", "imagefolder", OTHER, large=True),
-    "torchcodec, bilinear": _fast("torchcodec_images.py:TorchCodec", "imagefolder", OTHER, LINEAR, large=True),
-    "SPDL, tensors": _fast("spdl_tensors.py:SpdlTensors", "imagefolder", OTHER),
-    "SPDL, FFmpeg": _fast("spdl_threads.py:Spdl", "imagefolder", OTHER),
-    "webdataset, tensors": _fast("webdataset_tensors.py:WebDatasetTensors", "webdataset"),
-    "MosaicML, tensors": _fast("mosaic_tensors.py:MosaicTensors", "mds-bytes"),
-    "Grain, tensors": _fast("grain_tensors.py:GrainTensors", "array_record"),
-    "LitData, tensors": _fast("litdata_streaming.py:LitData", "litdata"),
-    "Energon, tensors": _fast("energon_loader.py:Energon", "energon"),
-    "datasets streaming, tensors": _fast("hf_streaming.py:HuggingFaceTensors", "parquet", OTHER),
-    "Ray Data, tensors": _fast("ray_data.py:RayData", "parquet", OTHER),
-    "torchvision": Entry(loader="torchvision", layout="imagefolder", form="default"),
-    "webdataset": Entry(loader="webdataset", layout="webdataset", python=BENCH, form="default"),
-    "MosaicML": Entry(loader="mosaic", layout="mds", python=BENCH, form="default"),
-    "Grain": Entry(loader="grain", layout="array_record", python=BENCH, form="default"),
-    "datasets streaming": Entry(
-        loader=f"{ARENA}/hf_streaming.py:HuggingFace", layout="parquet", python=OTHER, form="default"
-    ),
-    "ours, tfrecord": Entry(loader=OURS, layout="tfrecord", large=True),
-    "ours, imagefolder": Entry(loader=OURS, layout="imagefolder", large=True),
+    "DALI": _fast("Dali", "imagefolder", OTHER, large=True),
+    "DALI, bilinear": _fast("Dali", "imagefolder", OTHER, LINEAR, large=True),
+    "torchvision, tensors": _fast("TorchvisionTensors", "imagefolder", OTHER, large=True),
+    "torchvision, tensors, bilinear": _fast("TorchvisionTensors", "imagefolder", OTHER, LINEAR, large=True),
+    "torchcodec": _fast("TorchCodec", "imagefolder", OTHER, large=True),
+    "torchcodec, bilinear": _fast("TorchCodec", "imagefolder", OTHER, LINEAR, large=True),
+    "SPDL, tensors": _fast("SpdlTensors", "imagefolder", OTHER),
+    "SPDL, FFmpeg": _fast("Spdl", "imagefolder", OTHER),
+    "webdataset, tensors": _fast("WebDatasetTensors", "webdataset", BENCH),
+    "MosaicML, tensors": _fast("MosaicTensors", "mds-bytes", BENCH),
+    "Grain, tensors": _fast("GrainTensors", "array_record", BENCH),
+    "LitData, tensors": _fast("LitData", "litdata", BENCH),
+    "LitData raw, tensors": _fast("LitDataRaw", "imagefolder", BENCH),
+    "Lance, tensors": _fast("Lance", "lance", OTHER),
+    "Energon, tensors": _fast("Energon", "energon", BENCH),
+    "datasets streaming, tensors": _fast("HuggingFaceTensors", "parquet", OTHER),
+    "torchvision": Entry(loader="torchvision", layout="imagefolder", python=OTHER),
+    "webdataset": Entry(loader="webdataset", layout="webdataset", python=BENCH),
+    "MosaicML": Entry(loader="mosaic", layout="mds", python=BENCH),
+    "Grain": Entry(loader="grain", layout="array_record", python=BENCH),
+    "datasets streaming": Entry(loader=f"{ARENA}/fast_peers.py:HuggingFace", layout="parquet", python=OTHER),
+    "ours, tfrecord": _ours("tfrecord"),
+    "ours, imagefolder": _ours("imagefolder"),
 }
 BY_DEFAULT = [name for name in CONTENDERS if name not in ARENA_FORMATS]
 """Contenders of a run without --contenders; our other formats are compared in a run of their own."""
+FORMATS = ["full decode", "ours", *ARENA_FORMATS]
 
 
 class Arena:
     """The layouts, and what the rounds measured or why a contender failed."""
 
-    def __init__(self, options: argparse.Namespace, work: Path) -> None:
-        self._options = options
-        images = corpus_images(options.corpus, work, options.images)
-        self.num_images, self.num_bytes = len(images), sum(image.stat().st_size for image in images)
-        self._errors: dict[str, str] = {}
+    def __init__(self, images: list[Path], options: argparse.Namespace, work: Path) -> None:
+        self._options, self._work = options, work
         self._runs: dict[tuple[str, int], list[Round]] = defaultdict(list)
-        self._roots: dict[str, Path] = {}
-        _build(images, work, self._roots)
-        for layout in dict.fromkeys(CONTENDERS[name].layout for name in options.contenders):
-            self._write(layout, work)
-
-    def _write(self, layout: str, work: Path) -> None:
-        if layout in self._roots:
-            return
-        root = self._roots[layout] = work / layout
-        words = ["--images", work / "imagefolder/train", "--out", root, "--shards", SHARDS]
-        done = subprocess.run(layout_command(layout, *words), capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            for name, entry in CONTENDERS.items():
-                if entry.layout == layout:
-                    self._errors[name] = f"writing {layout}: {last_line(done.stderr)}"
+        self._failed: dict[str, str] = {}
+        source = image_folder(images, work / "originals")
+        for layout in dict.fromkeys(["imagefolder", *(CONTENDERS[name].layout for name in options.contenders)]):
+            error = write_layout(source, work, layout)
+            self._failed |= {name: error for name, entry in CONTENDERS.items() if error and entry.layout == layout}
 
     def round(self, deadline_s: float) -> bool:
         """Run every contender once at each size; return False where the time is over before the end."""
@@ -154,41 +131,28 @@ class Arena:
                 if size == self._options.image_sizes[0] or CONTENDERS[name].large:
                     if time.monotonic() > deadline_s:
                         return False
-                    self._run(name, size)
+                    if name not in self._failed:
+                        self._run(name, size)
         return True
 
     def _run(self, name: str, size: int) -> None:
-        if name in self._errors:
-            return
         entry, options = CONTENDERS[name], self._options
-        root = self._roots[entry.layout]
-        if entry.loader != OURS and (root / "train").is_dir():
-            root /= "train"
-        job = Job(
-            url=str(root),
-            batch_size=options.batch_size,
-            image_size=size,
-            workers=options.workers,
-            images=options.taken,
-            interpolation=entry.interpolation,
-        )
         print(f"{name}, {size}", file=sys.stderr)
         try:
-            run = run_entry(entry, job)
+            run = run_entry(entry, self._work, size, options.batch_size, options.workers, options.taken)
+            decode_ms = [each.cpu_ms_per_image for each in self._runs["full decode", size]]
+            fault = read_ahead(run.cpu_ms_per_image, decode_ms)
         except (CommandError, OSError) as error:
-            self._errors[name] = last_line(error.stderr) if isinstance(error, CommandError) else str(error)
-            print(self._errors[name], file=sys.stderr)
-            return
-        fault = read_ahead(run.cpu_ms_per_image, [each.cpu_ms_per_image for each in self._runs["full decode", size]])
+            fault = last_line(error.stderr) if isinstance(error, CommandError) else str(error)
         if fault:
-            self._errors[name] = fault
+            self._failed[name] = fault
             print(fault, file=sys.stderr)
         else:
             self._runs[name, size].append(run)
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return the figures of each contender and size."""
-        return [
+    def document(self) -> dict[str, Any]:
+        """Return the figures of each contender and size, and the last words of those that failed."""
+        rows = [
             {
                 "name": name,
                 "image_size": size,
@@ -204,22 +168,46 @@ class Arena:
             for (name, size), runs in self._runs.items()
             if runs
         ]
-
-    @property
-    def errors(self) -> dict[str, str]:
-        """Last words of the contenders that failed, without the paths of this machine."""
-        return {name: said.replace(str(ROOT), ".") for name, said in self._errors.items()}
+        return {"rows": rows, "errors": {name: said.replace(str(ROOT), ".") for name, said in self._failed.items()}}
 
 
-def run_entry(entry: Entry, job: Job) -> Round:
-    """Run one round of a contender. Raises CommandError where it fails; its `stderr` says how."""
-    words = {**asdict(job), "loader": entry.loader, "started_s": time.monotonic()}
-    return measure_round([entry.python, str(ARENA / "arena_round.py")], words)
+def write_layout(source: Path, work: Path, layout: str, *more: str) -> str:
+    """Write the images in a layout, unless it is there; return the last words of a writer that failed."""
+    if (work / layout).exists():
+        return ""
+    if layout in BUILT:
+        fmt = layout if layout in ("imagefolder", "tfrecord") else "webdataset"
+        build(source, work / layout, *BUILT[layout], *more, fmt=fmt, shards=SHARDS)
+        return ""
+    done = subprocess.run(
+        layout_command(layout, "--images", work / "imagefolder/train", "--out", work / layout, "--shards", SHARDS),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return f"writing {layout}: {last_line(done.stderr)}" if done.returncode else ""
 
 
 def layout_command(layout: str, *words: object) -> list[str]:
     """Return the command that writes a layout which `dataprep build` does not."""
     return [WRITERS[layout], str(ARENA / "layouts.py"), layout, *map(str, words)]
+
+
+def run_entry(entry: Entry, work: Path, size: int, batch_size: int, workers: int, taken: int) -> Round:
+    """Run one round of a contender. Raises CommandError where it fails; its `stderr` says how."""
+    root = work / entry.layout
+    if entry.loader != OURS and (root / "train").is_dir():
+        root /= "train"
+    job = Job(
+        url=str(root),
+        batch_size=batch_size,
+        image_size=size,
+        workers=workers,
+        images=taken,
+        interpolation=entry.interpolation,  # type: ignore[arg-type]  one of the three names above
+    )
+    words = {**asdict(job), "loader": entry.loader, "started_s": time.monotonic()}
+    return measure_round([entry.python, str(ARENA / "arena_round.py")], words)
 
 
 def read_ahead(cpu_ms: float, full_decode_ms: Sequence[float]) -> str | None:
@@ -234,58 +222,44 @@ def read_ahead(cpu_ms: float, full_decode_ms: Sequence[float]) -> str | None:
     return None
 
 
-def _build(images: list[Path], work: Path, roots: dict[str, Path]) -> None:
-    source = image_folder(images, work / "originals")
-    for layout, kind in BUILT.items():
-        roots[layout] = work / layout
-        command = [DATAPREP, "build", "imagenet", "--source", source, "--output", roots[layout], *kind]
-        command += ["--split", "train", "--allow-partial", "--max-reject-ratio", "1", "--num-shards", str(SHARDS)]
-        subprocess.run([*command, "--json"], capture_output=True, check=True)
-
-
 def main() -> None:
-    """Measure, and write the JSON after every round."""
+    """Measure; write the JSON after every round, and the picture at the end."""
     options = parse_options()
     os.environ["NO_GCE_CHECK"] = "true"
-    work = options.work.resolve() / f"arena-{os.getpid()}"
-    work.mkdir(parents=True)
-    facts: dict[str, Any] = {"machine": dict(machine_document(background_cores())), "commit": commit()}
-    try:
-        arena = Arena(options, work)
+    facts = machine_facts()
+    table = "formats" if options.contenders == FORMATS else "arena"
+    with work_folder(options, "arena") as work:
+        images = corpus_images(options.corpus, work, options.images)
+        facts |= {"images": len(images), "bytes": bytes_of(images)}
+        facts |= {name: getattr(options, name) for name in ("taken", "batch_size", "workers")}
+        arena = Arena(images, options, work)
         deadline_s = time.monotonic() + 60 * options.minutes
         for number in range(options.rounds):
             print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
             whole = arena.round(deadline_s)
-            settings = {
-                "images": arena.num_images,
-                "bytes": arena.num_bytes,
-                "taken": options.taken,
-                "batch_size": options.batch_size,
-                "workers": options.workers,
-            }
-            document = facts | settings | {"rows": arena.rows(), "errors": arena.errors}
-            options.json.write_text(json.dumps(document, indent=1) + "\n")
+            report(table, facts | arena.document(), options)
             if not whole:
                 break
-    finally:
-        shutil.rmtree(work)
+    if options.picture:
+        drawing = [PEERS_PYTHON, Path(__file__).with_name("pictures.py"), "arena", options.picture]
+        subprocess.run(drawing, input=json.dumps(arena.document()), text=True, check=True)
 
 
 def parse_options() -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=BY_DEFAULT)
+    parser = common_options(__doc__)
+    names = [*CONTENDERS, "formats"]
+    parser.add_argument("--contenders", nargs="+", choices=names, default=BY_DEFAULT, metavar="NAME")
     parser.add_argument("--image-sizes", type=int, nargs="+", default=[224, 448], help="the second: fast ones only")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--workers", type=int, default=2, help="number of processes or threads, and of cores for them")
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--taken", type=int, default=640, help="images after the first batches, in each round")
     parser.add_argument("--minutes", type=float, default=60, help="no run begins after so long")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder for the layouts")
-    parser.add_argument("--json", type=Path, required=True, help="file to which the figures are written")
-    return parser.parse_args()
+    parser.add_argument("--picture", type=Path, help="file to which the picture is written: .png or .svg")
+    options = parser.parse_args()
+    if options.contenders == ["formats"]:
+        options.contenders = FORMATS
+    return options
 
 
 if __name__ == "__main__":

@@ -13,24 +13,25 @@ import argparse
 import asyncio
 import base64
 import bisect
-import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from originals import PEERS, PEERS_PYTHON, ROOT, machine_facts
-from tables import many_objects_table
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import PEERS, PEERS_PYTHON, ROOT, common_options, in_turns, report
+from benchmarks.scale import SIDE, pictures
 
 BUCKET = "many"
-SIDE = 96
 BATCH = 64
-PICTURES = 16
 PAGE = 1000
 WRITTEN = "2026-01-01T00:00:00.000Z"
 
@@ -54,20 +55,6 @@ print(json.dumps([first_s - started_s, (images - {BATCH}) / (time.perf_counter()
 """Program that prints the seconds until its first batch, and the images/s after it."""
 
 
-def pictures() -> list[bytes]:
-    """Return JPEGs of about 2 kB."""
-    import numpy as np
-    from PIL import Image
-
-    found, random = [], np.random.default_rng(0)
-    for _ in range(PICTURES):
-        stream = io.BytesIO()
-        colours = random.integers(0, 256, (5, 5, 3), dtype=np.uint8)
-        Image.fromarray(colours).resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(stream, "JPEG", quality=85)
-        found.append(stream.getvalue())
-    return found
-
-
 class Bucket:
     """Names and contents of the objects: `pics/class0000/0000000.jpg` and so on, in order."""
 
@@ -78,7 +65,7 @@ class Bucket:
 
     def picture(self, name: str) -> bytes | None:
         at = bisect.bisect_left(self.names, name)
-        return self.pictures[at % PICTURES] if self.names[at : at + 1] == [name] else None
+        return self.pictures[at % len(self.pictures)] if self.names[at : at + 1] == [name] else None
 
     def listing(self, query: dict[str, str]) -> str:
         """Answer a ListObjectsV2."""
@@ -91,7 +78,7 @@ class Bucket:
             name = self.names[at]
             cut = name.find(delimiter, len(prefix)) if delimiter else -1
             if cut < 0:
-                number = at % PICTURES
+                number = at % len(self.pictures)
                 contents.append(
                     f"<Contents><Key>{name}</Key><LastModified>{WRITTEN}</LastModified><ETag>&quot;{number}&quot;</ETag>"
                     f"<Size>{len(self.pictures[number])}</Size><StorageClass>STANDARD</StorageClass></Contents>"
@@ -142,7 +129,7 @@ class Connection(asyncio.Protocol):
         if body is None:
             self._send("404 Not Found", b"<Error><Code>NoSuchKey</Code></Error>")
             return
-        tag = self._bucket.pictures.index(body)
+        tag = len(body)
         about = f'ETag: "{tag}"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nContent-Type: image/jpeg\r\n'
         status, whole = "200 OK", len(body)
         if "range" in headers and method == "GET":
@@ -200,36 +187,31 @@ def printed(words: list[str], environment: dict[str, str]) -> list[float]:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__, rounds=3)
     parser.add_argument("--objects", type=int, default=1_000_000)
     parser.add_argument("--classes", type=int, default=1_000)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=10.0, help="of loading after the first batch")
-    parser.add_argument("--json", type=Path, help="file to which all runs are written as JSON")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         asyncio.run(serve(options.objects, options.classes))
         return
-    runs: dict[str, list[list[float]]] = {}
     with served(options.objects, options.classes) as environment, tempfile.TemporaryDirectory() as folder:
-        for number in range(options.rounds):
-            caches = {side: Path(folder, f"{side}-{number}") for side in ("ours", "litdata")}
-            for start in ("first", "second"):
-                for side, cache in caches.items():
-                    if side == "litdata":
-                        figures = peers(environment, cache, options.seconds)
-                    else:
-                        figures = ours(environment, cache, options.seconds, "")
-                    runs.setdefault(f"{side}, {start} start", []).append(figures)
-                    print(f"round {number + 1}: {side}, {start} start: {figures}", file=sys.stderr)
-                if start == "first":
-                    ours(environment, caches["ours"], 0.0, "whole")
+        caches = {side: Path(folder, side) for side in ("ours", "litdata")}
+
+        def run(side: str, start: str) -> list[float]:
+            if start == "first":
+                shutil.rmtree(caches[side], ignore_errors=True)
+            elif side == "ours":
+                ours(environment, caches[side], 0.0, "whole")
+            if side == "litdata":
+                return peers(environment, caches[side], options.seconds)
+            return ours(environment, caches[side], options.seconds, "")
+
+        names = {f"{side}, {start} start": (side, start) for start in ("first", "second") for side in caches}
+        runs = in_turns({name: partial(run, *each) for name, each in names.items()}, options.rounds, warm_up=False)
     facts = {"objects": options.objects, "classes": options.classes, "seconds": options.seconds}
-    document = machine_facts() | facts | {"runs": runs}
-    print(*many_objects_table(document), sep="\n")
-    if options.json is not None:
-        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    report("many-objects", facts | {"runs": runs}, options)
 
 
 if __name__ == "__main__":

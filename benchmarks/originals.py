@@ -5,7 +5,6 @@ Files of folders are hard links if the disk allows it, so that they take no furt
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -16,17 +15,14 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import DATAPREP, levelled_environment
 from dataprep.builder.archives import ARCHIVES
 from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions, BuildRequest
-from dataprep.host.processes import WORKER_ENVIRONMENT
-from dataprep.host.versions import machine_document
+from dataprep.host.measure import Measurement, measure
 
-ROOT = Path(__file__).resolve().parents[1]
-PEERS = Path(__file__).resolve().parent / "peers"
-PEERS_PYTHON = ROOT / ".bench-venv/bin/python"
-DATAPREP = Path(sys.executable).with_name("dataprep")
 DEMO_IMAGES = 4000
 
 
@@ -35,16 +31,6 @@ class NoProgress:
 
     def __getattr__(self, name: str) -> object:
         return lambda *_: None
-
-
-def commit() -> str:
-    """Return the commit of this checkout, with `+` where files differ from it, other than results of benchmarks."""
-
-    def told(*words: str) -> str:
-        return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False).stdout.strip()
-
-    changed = told("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)benchmarks/results")
-    return told("describe", "--always", "--exclude=*") + ("+" if changed else "")
 
 
 def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Path]:
@@ -65,9 +51,14 @@ def corpus_images(corpus: Path | None, work: Path, count: int | None) -> list[Pa
     return [images[len(images) * index // count] for index in range(count)]
 
 
+def bytes_of(images: Iterable[Path]) -> int:
+    """Return the size of all images together."""
+    return sum(image.stat().st_size for image in images)
+
+
 def default_shards(images: Iterable[Path]) -> int:
     """Return the number of shards that `dataprep build` makes of the images, at least one for each of two workers."""
-    return max(2, -(-sum(image.stat().st_size for image in images) // DEFAULT_SHARD_BYTES))
+    return max(2, -(-bytes_of(images) // DEFAULT_SHARD_BYTES))
 
 
 def _unpacked_demo(work: Path, count: int) -> Path:
@@ -124,45 +115,43 @@ def coco_zips(images: list[Path], root: Path) -> Path:
 
 def write_order(source: Path, order: Path, shards: int) -> None:
     """Write the samples of each shard in the order of our build, for the scripts of the other contenders."""
-    options = BuildOptions(
-        dataset="imagenet", format="webdataset", splits=("train",), num_shards=shards, allow_partial=True
-    )
-    request = BuildRequest(
-        options=options, source_url=str(source), output_url=str(order.parent / "unbuilt"), max_reject_ratio=1
-    )
-    plan, tables = ARCHIVES.plan_references(request, NoProgress())
+    plan, tables = ARCHIVES.plan_references(build_request("imagenet", str(source), shards), NoProgress())
     entries = [
         [[str(source / row["source"]), row["key"], row["label"]] for row in table.to_pylist()] for table in tables
     ]
     order.write_text(json.dumps({"classes": plan.classes, "shards": entries}))
 
 
-def levelled_environment(**more: str) -> dict[str, str]:
-    """Return the environment variables of every contender, with those that some of them need.
-
-    PYTHONDONTWRITEBYTECODE is left out: with it every process compiles modules of ours and of packages again.
-    """
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return inherited | WORKER_ENVIRONMENT | quiet | more | {"PYTHONPATH": str(ROOT)}
+def build_request(dataset: str, source: str, shards: int, output: str = "unbuilt") -> BuildRequest:
+    """Return the request of `build_command`, for a program that only plans."""
+    options = BuildOptions(
+        dataset=dataset, format="webdataset", splits=("train",), num_shards=shards, allow_partial=True
+    )
+    return BuildRequest(options=options, source_url=source, output_url=output, max_reject_ratio=1)
 
 
-def common_options(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the options that all benchmarks of builds have."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--images", type=int, help="number of images of the corpus; default: all, 4,000 of demo data")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--no-warm-up", action="store_true", help="measure the first round, too")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks", help="folder on the disk to measure")
-    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON")
-    return parser
+def build_command(
+    source: object, output: object, *more: object, dataset: str = "imagenet", fmt: str = "webdataset", shards: int = 0
+) -> list[str]:
+    """Return the command line of a build of any number of training images, of which none has to be whole."""
+    words = [DATAPREP, "build", dataset, "--source", source, "--output", output, "--format", fmt, "--json"]
+    words += ["--max-reject-ratio", 1] + (["--num-shards", shards] if shards else [])
+    words += [] if dataset == "folder" else ["--split", "train", "--allow-partial"]
+    return list(map(str, [*words, *more]))
 
 
-def machine_facts() -> dict[str, Any]:
-    """Return what a measurement depends on besides its input: the machine, its software, and the commit.
+def build(source: object, output: object, *more: object, fmt: str = "webdataset", shards: int = 0) -> str:
+    """Build a dataset as a user would; return its place."""
+    command = build_command(source, output, *more, fmt=fmt, shards=shards)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return str(output)
 
-    It may be called after the measurement, so it does not say what other programs did before.
-    """
-    machine = {name: value for name, value in machine_document(0.0).items() if name != "busy_cores_before"}
-    return {"machine": machine, "commit": commit()}
+
+def measured_writer(command: list[str], out: Path) -> tuple[Measurement, int | None]:
+    """Measure a program that writes a dataset, and remove that; return also how many samples it says it wrote."""
+    found = measure(command, levelled_environment())
+    shutil.rmtree(out)
+    said = json.loads(found.stdout.strip().splitlines()[-1]) if found.stdout.strip() else {}
+    return found, said["splits"][0]["samples"] if "splits" in said else said.get("samples")

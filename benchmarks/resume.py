@@ -10,11 +10,9 @@ epoch that nobody stops delivers every sample exactly once with each number of r
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,11 +21,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from originals import DATAPREP, PEERS, PEERS_PYTHON, ROOT, corpus_images, image_folder, machine_facts, write_order
-from resume_judge import Life, Verdict, judge
-from tables import resume_change, resume_joined, resume_outcome
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.harness import PEERS, PEERS_PYTHON, ROOT, common_options, report, work_folder
+from benchmarks.originals import build, corpus_images, image_folder, write_order
+from benchmarks.resume_judge import Life, Verdict, judge
+from benchmarks.tables import joined, resume_change, resume_outcome
 
 RANKS = 8
 """Ranks of the first life."""
@@ -44,12 +45,15 @@ DEADLINE_S = 900
 """A life that takes longer than this hangs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Loader:
+ARENA_PYTHON = PEERS_PYTHON.parents[1] / "arena/bin/python"
+
+
+class Loader(NamedTuple):
     """One row of the table."""
 
     name: str
-    script: str
+    peer: str
+    """Its script in peers/ without `resume_`."""
     package: str
     """Distribution whose version is recorded."""
     data: str
@@ -57,83 +61,27 @@ class Loader:
     documents: str
     """The documents whose set-up it has."""
     variant: str = ""
-    own_environment: bool = True
-    """Whether it runs in .bench-venv."""
+    python: str = str(PEERS_PYTHON)
 
-    def python(self) -> str:
-        """Return the interpreter that has the library."""
-        return str(PEERS_PYTHON) if self.own_environment else sys.executable
+    @property
+    def script(self) -> Path:
+        """Return the script."""
+        return PEERS / f"resume_{self.peer}.py"
 
 
+HERE, ARENA = sys.executable, str(ARENA_PYTHON)
 LOADERS = (
-    Loader(
-        name="dataprep",
-        script="resume_dataprep.py",
-        package="tpu-dataprep",
-        data="webdataset",
-        documents="docs/loaders.md, State",
-        own_environment=False,
-    ),
-    Loader(
-        name="MosaicML streaming",
-        script="resume_mosaic.py",
-        package="mosaicml-streaming",
-        data="mds",
-        documents="Fast Resumption; Elastic Determinism",
-    ),
-    Loader(
-        name="Grain, ElasticIterator",
-        script="resume_grain.py",
-        package="grain",
-        data="array_record",
-        documents="docstring of grain.experimental.ElasticIterator",
-        variant="elastic",
-    ),
-    Loader(
-        name="LitData",
-        script="resume_litdata.py",
-        package="litdata",
-        data="litdata",
-        documents="README, Pause, resume data streaming",
-    ),
-    Loader(
-        name="Energon",
-        script="resume_energon.py",
-        package="megatron-energon",
-        data="energon",
-        documents="Save and Restore; Reproducible Scaling; energon checkpoint redist",
-    ),
-    Loader(
-        name="Grain, DataLoader",
-        script="resume_grain.py",
-        package="grain",
-        data="array_record",
-        documents="DataLoader guide, checkpointing",
-        variant="loader",
-    ),
-    Loader(
-        name="torchdata",
-        script="resume_torchdata.py",
-        package="torchdata",
-        data="imagefolder",
-        documents="Stateful DataLoader tutorial",
-    ),
-    Loader(
-        name="webdataset, split by node",
-        script="resume_webdataset.py",
-        package="webdataset",
-        data="webdataset",
-        documents="multinode guide; issue 177 of webdataset",
-        variant="split",
-    ),
-    Loader(
-        name="webdataset, resampled",
-        script="resume_webdataset.py",
-        package="webdataset",
-        data="webdataset",
-        documents="issues 177, 234 and 271 of webdataset",
-        variant="resampled",
-    ),
+    Loader("dataprep", "dataprep", "tpu-dataprep", "webdataset", "docs/loaders.md, State", python=HERE),
+    Loader("MosaicML streaming", "mosaic", "mosaicml-streaming", "mds", "Fast Resumption; Elastic Determinism"),
+    Loader("Grain, ElasticIterator", "grain", "grain", "array_record", "ElasticIterator's docstring", "elastic"),
+    Loader("LitData", "litdata", "litdata", "litdata", "README, Pause, resume data streaming"),
+    Loader("LanceDB", "lance", "lancedb", "lance", "Training: Checkpointing; Resuming", python=ARENA),
+    Loader("Energon", "energon", "megatron-energon", "energon", "Save and Restore; Reproducible Scaling"),
+    Loader("Grain, DataLoader", "grain", "grain", "array_record", "DataLoader guide, checkpointing", "loader"),
+    Loader("torchdata", "torchdata", "torchdata", "imagefolder", "Stateful DataLoader tutorial"),
+    Loader("datasets streaming", "datasets", "datasets", "parquet", "Stream: Save a dataset checkpoint", python=HERE),
+    Loader("webdataset, split by node", "webdataset", "webdataset", "webdataset", "multinode guide; #177", "split"),
+    Loader("webdataset, resampled", "webdataset", "webdataset", "webdataset", "#177, #234 and #271", "resampled"),
 )
 
 
@@ -176,7 +124,7 @@ class Launcher:
 
     def __init__(self, contest: Contest, loader: Loader) -> None:
         self.contest, self.loader = contest, loader
-        command = [loader.python(), str(PEERS / loader.script), "train"]
+        command = [loader.python, str(loader.script), "train"]
         self._process = subprocess.Popen(command, env=_environment(), stdin=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Launcher:
@@ -224,7 +172,7 @@ class Launcher:
         ready = [ran.folder / f"ready-{rank}" for rank in range(ran.world_size)]
         while time.monotonic() < deadline_s:
             if self._process.poll() is not None:
-                raise SystemExit(f"{self.loader.script} ended with {self._process.returncode}")
+                raise SystemExit(f"{self.loader.script.name} ended with {self._process.returncode}")
             code = ran.folder / "code"
             ended = code.exists()
             if errors := sorted(ran.folder.glob("error-*.json")):
@@ -295,14 +243,12 @@ def write_datasets(contest: Contest, loaders: Sequence[Loader], corpus: Path | N
     (root / "train").rename(contest.work / "imagefolder")  # a folder of classes and nothing else
     (root / "train").symlink_to(contest.work / "imagefolder")
     write_order(root, order, contest.batch)
-    command = [DATAPREP, "build", "imagenet", "--source", root, "--output", contest.work / "webdataset", "--json"]
-    command += ["--format", "webdataset", "--split", "train", "--num-shards", str(contest.batch), "--allow-partial"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    build(root, contest.work / "webdataset", shards=contest.batch)
     for loader in loaders:
         out = contest.work / loader.data
         if not out.exists():
             given = contest.work / "webdataset" if loader.data == "energon" else order
-            command = [loader.python(), PEERS / loader.script, "write", given, out]
+            command = [loader.python, loader.script, "write", given, out]
             subprocess.run(command, check=True, env=_environment(), stdout=subprocess.DEVNULL)
 
 
@@ -321,7 +267,7 @@ def run_loader(contest: Contest, loader: Loader, changes: Sequence[Sequence[int]
 
 def _version(loader: Loader) -> str:
     program = f"from importlib.metadata import version; print(version({loader.package!r}))"
-    return subprocess.run([loader.python(), "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run([loader.python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _outcome(change: dict[str, Any]) -> str:
@@ -331,45 +277,30 @@ def _outcome(change: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run the contest and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", type=Path, help="folder of <wnid>/<wnid>_<n>.JPEG; default: demo data")
-    parser.add_argument("--loaders", nargs="+", metavar="NAME", help="rows of the table; default: all")
+    parser = common_options(__doc__)
+    names = [loader.name for loader in LOADERS]
+    parser.add_argument("--loaders", nargs="+", metavar="NAME", choices=names, default=names, help="rows; default: all")
     parser.add_argument("--ranks", type=int, default=RANKS, help="number of ranks of the first life")
     parser.add_argument("--changes", nargs="+", metavar="N[,N]", help="numbers of ranks that resume; default: all")
     parser.add_argument("--batch", type=int, default=BATCH, help="samples of a step on all ranks, and shards")
     parser.add_argument("--steps", type=int, default=STEPS, help="steps of the epoch")
-    parser.add_argument("--work", type=Path, default=ROOT / "build/benchmarks")
-    parser.add_argument("--json", type=Path, help="file to which the table is written as JSON; rows of others stay")
     parser.add_argument("--picture", type=Path, help="file to which the picture is written: .png or .svg")
     options = parser.parse_args()
-    loaders = [each for each in LOADERS if not options.loaders or each.name in options.loaders]
+    loaders = [each for each in LOADERS if each.name in options.loaders]
     changes = [tuple(map(int, each.split(","))) for each in options.changes] if options.changes else CHANGES
-    work = options.work.resolve() / f"resume-{os.getpid()}"
-    work.mkdir(parents=True)
-    contest = Contest(
-        ranks=options.ranks, batch=options.batch, steps=options.steps, steps_of_a_life=STEPS_OF_A_LIFE, work=work
-    )
-    try:
+    with work_folder(options, "resume") as work:
+        contest = Contest(
+            ranks=options.ranks, batch=options.batch, steps=options.steps, steps_of_a_life=STEPS_OF_A_LIFE, work=work
+        )
         write_datasets(contest, loaders, options.corpus)
         rows = [run_loader(contest, loader, changes) for loader in loaders]
-    finally:
-        shutil.rmtree(work)
-    facts = {"samples": contest.samples, "batch": contest.batch, "ranks": contest.ranks} | machine_facts()
-    report({**facts, "taken_before_the_stop": STEPS_OF_A_LIFE * contest.batch, "rows": rows}, options)
-
-
-def report(document: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print the table; write it as JSON and as a picture."""
-    for row in document["rows"]:
-        print(f"{row['loader']} {row['version']}")
-        for change in row["changes"]:
-            print(f"    {_outcome(change)}")
-    if options.json:
-        if options.json.exists():
-            document = resume_joined(json.loads(options.json.read_bytes()), document)
-        options.json.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    document = {"samples": contest.samples, "batch": contest.batch, "ranks": contest.ranks}
+    document |= {"taken_before_the_stop": STEPS_OF_A_LIFE * contest.batch, "rows": rows}
+    if options.json and options.json.exists():
+        document = joined(json.loads(options.json.read_bytes()), document, names)
+    report("resume", document, options)
     if options.picture:
-        drawing = [PEERS_PYTHON, Path(__file__).with_name("resume_picture.py"), options.picture]
+        drawing = [PEERS_PYTHON, Path(__file__).with_name("pictures.py"), "resume", options.picture]
         subprocess.run(drawing, input=json.dumps(document), text=True, check=True)
 
 

@@ -100,10 +100,8 @@ def arena_table(document: dict[str, Any]) -> list[str]:
                 " ".join([row["name"], row["version"]] if not row["name"].startswith(ARENA_OURS) else [row["name"]]),
                 str(row["image_size"]),
                 row["interpolation"],
-                f"{statistics.median(cpu_ms):.2f}",
-                f"{min(cpu_ms):.2f} to {max(cpu_ms):.2f}",
-                f"{statistics.median(rates):,.0f}",
-                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                *_middle_and_range(cpu_ms, 2),
+                *_middle_and_range(rates, 0),
                 str(len(rates)),
                 "" if by_cpu is None else f"{by_cpu:.2f}",
                 "" if on_wall is None else f"{on_wall:.2f}",
@@ -176,10 +174,8 @@ def formats_table(document: dict[str, Any]) -> list[str]:
             [
                 name if name == ARENA_DECODE else row["layout"],
                 str(size),
-                f"{ms:.2f}",
-                f"{min(cpu_ms):.2f} to {max(cpu_ms):.2f}",
-                f"{rate:,.0f}",
-                f"{min(rates):,.0f} to {max(rates):,.0f}",
+                *_middle_and_range(cpu_ms, 2),
+                *_middle_and_range(rates, 0),
                 str(len(rates)),
                 f"{statistics.median(row['first_batch_s']):.1f}",
                 f"{statistics.median(row['sum_mb']):,.0f}",
@@ -235,13 +231,11 @@ def own_data_table(document: dict[str, Any]) -> list[str]:
 def many_objects_table(document: dict[str, Any]) -> list[str]:
     """Return the seconds until the first batch and the images/s after it: medians, and the lowest and highest run."""
 
-    def cell(runs: Iterable[float], digits: int) -> str:
-        figures = sorted(runs)
-        low, middle, high = (f"{each:,.{digits}f}" for each in (figures[0], statistics.median(figures), figures[-1]))
-        return f"{middle} ({low} to {high})"
+    def cell(figures: list[float], digits: int) -> str:
+        return "{} ({})".format(*_middle_and_range(figures, digits))
 
     lines = (
-        [name, cell((first_s for first_s, _ in runs), 1), cell((rate for _, rate in runs), 0)]
+        [name, cell([first_s for first_s, _ in runs], 1), cell([rate for _, rate in runs], 0)]
         for name, runs in document["runs"].items()
     )
     return _table(["`many_objects.py`", "s to the first batch", "images/s"], lines)
@@ -273,17 +267,30 @@ def resume_outcome(change: dict[str, Any]) -> tuple[str, str]:
     return "wrong", ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
 
 
-def resume_joined(before: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document with the rows of an earlier run of the same contest for the loaders that it does not have."""
+def joined(before: dict[str, Any], document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Return a document with the rows of an earlier run of the same contest for the loaders that it does not have.
+
+    Args:
+        before: The earlier document.
+        document: The new one.
+        names: Order of the rows.
+    """
 
     def settings(of: dict[str, Any]) -> dict[str, Any]:
         changes = [[change["ranks"] for change in row["changes"]] for row in of["rows"][:1]]
-        return {name: value for name, value in of.items() if name != "rows"} | {"changes": changes}
+        facts = {name: value for name, value in of.items() if name not in ("rows", "machine", "commit")}
+        return facts | {"changes": changes}
 
     if settings(before) != settings(document):
         return document
     rows = {row["loader"]: row for row in [*before["rows"], *document["rows"]]}
-    return document | {"rows": list(rows.values())}
+    return document | {"rows": [rows[name] for name in names if name in rows]}
+
+
+def _middle_and_range(figures: list[float], digits: int) -> list[str]:
+    """Return cells with the median, and with the lowest and the highest figure."""
+    low, middle, high = (f"{each:,.{digits}f}" for each in (min(figures), statistics.median(figures), max(figures)))
+    return [middle, f"{low} to {high}"]
 
 
 def _shortened(message: str) -> str:
@@ -294,19 +301,13 @@ def _shortened(message: str) -> str:
 
 def metrics_table(document: dict[str, Any]) -> list[str]:
     """Return images/s and CPU time an image with metrics that are scraped and without, and the range of the rounds."""
-    found, lines = document["metrics"], []
-    for which, name in (("with", "`metrics_port`, scraped each second"), ("without", "the same loader, not scraped")):
-        rates, cpu_ms = found["rates"][which], found["cpu_ms"][which]
-        lines.append(
-            [
-                name,
-                f"{statistics.median(rates):,.0f}",
-                f"{min(rates):,.0f} to {max(rates):,.0f}",
-                f"{statistics.median(cpu_ms):.3f}",
-                f"{min(cpu_ms):.3f} to {max(cpu_ms):.3f}",
-            ]
-        )
-    return _table(["`instrumentation.py --only metrics`", "images/s", "rounds", "CPU ms/image", "rounds"], lines)
+    found = document["metrics"]
+    names = {"with": "`metrics_port`, scraped each second", "without": "the same loader, not scraped"}
+    lines = (
+        [name, *_middle_and_range(found["rates"][which], 0), *_middle_and_range(found["cpu_ms"][which], 3)]
+        for which, name in names.items()
+    )
+    return _table(["`instrumentation.py`", "images/s", "rounds", "CPU ms/image", "rounds"], lines)
 
 
 def views_table(document: dict[str, Any]) -> list[str]:
@@ -335,8 +336,7 @@ def restart_table(document: dict[str, Any]) -> list[str]:
                 str(row["image_size"] or ""),
                 row["interpolation"],
                 row["files"],
-                f"{statistics.median(cpu_ms):.2f}",
-                f"{min(cpu_ms):.2f} to {max(cpu_ms):.2f}",
+                *_middle_and_range(cpu_ms, 2),
                 f"{row['ratio']:.3f}{above}",
                 f"{row['low']:.3f} to {row['high']:.3f}",
             ]
@@ -374,8 +374,7 @@ def grain_table(document: dict[str, Any]) -> list[str]:
         rates = row["rounds_images_per_s"]
         compared = ratios.get(row["name"]) if row["place"] == "bucket" else None
         threads = str(row["threads"] or "")
-        shown = [f"{statistics.median(rates):,.0f}", f"{min(rates):,.0f} to {max(rates):,.0f}"]
-        lines.append([row["name"], row["place"], threads, *shown, *(compared or ["", "", ""])])
+        lines.append([row["name"], row["place"], threads, *_middle_and_range(rates, 0), *(compared or ["", "", ""])])
     header = ["`grain_sources.py`", "place", "threads", "images/s", "rounds"]
     return _table([*header, "of fsspec", "of itself on disk", "of ArrayRecord on disk"], lines)
 
@@ -390,8 +389,7 @@ def packs_table(document: dict[str, Any]) -> list[str]:
         lines.append(
             [
                 name,
-                f"{statistics.median(images):,.0f}",
-                f"{min(images):,.0f} to {max(images):,.0f}",
+                *_middle_and_range(images, 0),
                 f"{statistics.median(tokens):,.0f}",
                 f"{padding:.2%}",
                 str(max(each["shapes"] for each in rounds)),
@@ -399,6 +397,18 @@ def packs_table(document: dict[str, Any]) -> list[str]:
             ]
         )
     return _table(["`packs.py`", "images/s", "rounds", "tokens/s", "padding", "shapes", "graphs of XLA"], lines)
+
+
+def scale_table(document: dict[str, Any]) -> list[str]:
+    """Return time and peak memory of every step with ImageNet's number of images."""
+    lines = []
+    for row in document["rows"]:
+        late = row["target_s"] is not None and row["wall_s"] > row["target_s"]
+        above = f", above {row['target_s']}" if late else ""
+        first = f"{row['first_batch_s']:.2f}" if "first_batch_s" in row else ""
+        figures = [f"{row['wall_s']:,.1f}{above}", f"{row['cpu_s']:,.0f}"]
+        lines.append([row["step"], *figures, f"{row['largest_mb']:,}", f"{row['sum_mb']:,}", first])
+    return _table(["`scale.py`", "s", "CPU s", "largest MB", "sum MB", "first batch s"], lines)
 
 
 def unseen_table(results: Iterable[dict[str, Any]]) -> list[str]:
@@ -433,20 +443,6 @@ def unseen_table(results: Iterable[dict[str, Any]]) -> list[str]:
     return _table([*header, "worst"], lines)
 
 
-def trials_table(document: dict[str, Any]) -> list[str]:
-    """Return how many trials each search of trials.py needs until within 5 % of the best setting of all.
-
-    A search that ends before has `>` and the number of its trials.
-    """
-    searches = list(document["rows"][0]["trials"])
-    lines = []
-    for row in document["rows"]:
-        found = [row["trials"][name] for name in searches]
-        counts = [f">{each['of']}" if each["trials"] is None else str(each["trials"]) for each in found]
-        lines.append([row["situation"]["id"], row["situation"]["cause"], f"{row['base'] / row['best']:.2f}", *counts])
-    return _table(["`trials.py`", "planted", "rate as it is, of the best", *searches], lines)
-
-
 TABLES = {
     "arena": arena_table,
     "build": build_table,
@@ -462,7 +458,7 @@ TABLES = {
     "packs": packs_table,
     "restart": restart_table,
     "resume": resume_table,
-    "trials": trials_table,
+    "scale": scale_table,
     "views": views_table,
 }
 

@@ -27,7 +27,6 @@ from uuid import uuid4
 
 import pytest
 
-from benchmarks.frameworks import LARGE, compile_times
 from dataprep.demo.make import write_demo
 from dataprep.errors import AccessError
 from dataprep.sources import Feature, ImageDataset, SplitFacts, images_in
@@ -582,7 +581,6 @@ def train_jax() -> Iterator[Case]:
     yield "killed 10 times", lambda folder: training_jax_mae.killed_and_resumed(training_data(), folder, 10)
     yield "1, 4 and 8 devices, 2 processes", lambda folder: training_jax_mae.on_devices(training_data(), folder)
     yield "flags and vision transformers", lambda folder: training_jax_mae.variants(training_data(), folder)
-    yield "ViT-L compiled", lambda _folder: json.dumps(compile_times(LARGE))
 
 
 def train_devices() -> Iterator[Case]:

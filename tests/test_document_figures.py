@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.schedules import SCENARIOS
 from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, spread, unseen_table
 from dataprep.builder.shard import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
 from dataprep.cli import group
@@ -84,15 +83,11 @@ def sentences_about_builds() -> list[str]:
     document = recorded("build")
     rows = {(row["check"], row["workers"], row["name"]): row for row in document["rows"]}
     shares = [row["ratio"] for (check, _, name), row in rows.items() if check == "none" and name.startswith("dataprep")]
-    rates = {(row["name"][:3], row["workers"]): row["result"]["images_per_s"] for row in document["rows"]
-             if row["check"] == "none"}  # fmt: skip
-    one, two = (f"{rates['(e)', workers] / rates['(a)', workers]:.2f}" for workers in (1, 2))
     largest_mb = max(row["result"]["largest_mb"] for row in document["rows"] if "dataprep" in row["name"])
     webdataset, tfrecord = (cpu_ms_of_builds(each) for each in ("webdataset", "tfrecord"))
     return [
         f"({rows['decode', 2, 'dataprep tfrecord']['ratio']:.2f} with two workers)",
         f"({min(shares):.2f} to {max(shares):.2f})",
-        f"reaches {one} of (a) with one worker and {two} with two: of so few images",
         f"largest process has {largest_mb:.0f} MB",
         f"the slowest round of a row took {spread(document)}",
         f"an image takes one worker {webdataset:.2f} ms of processor time as `webdataset` and {tfrecord:.2f} ms as "
@@ -235,19 +230,6 @@ def sentences_about_the_fallback_decoder() -> list[str]:
     ]
 
 
-def sentences_about_version_0_1_0() -> list[str]:
-    runs = recorded("trees")["runs"]
-    medians = {name: {side: median(figures) for side, figures in sides.items()} for name, sides in runs.items()}
-    start, first = medians["import loaders, s"], medians["first batch, s"]
-    build, loader = (medians[f"{each}, images/s"] for each in ("build imagenet", "loader"))
-    return [
-        f"open_loader` takes {start['now']:.2f} s instead of {start['before']:.2f} s",
-        f"after {first['now']:.2f} s instead of {first['before']:.2f} s",
-        f"{build['now'] / build['before']:.2f} times the rate of version 0.1.0, a loader "
-        f"{loader['now'] / loader['before']:.2f} times",
-    ]
-
-
 def sentences_about_metrics() -> list[str]:
     document = recorded("metrics")
     found, scrape_ms = document["metrics"], document["metrics"]["scrape_cpu_ms"]
@@ -275,16 +257,13 @@ def sentences_about_grain() -> list[str]:
 
 
 def sentences_about_packs() -> list[str]:
-    plans, training = recorded("packs")["plans"], recorded("packs-training")
-    grain, (packs, squares) = plans["grain"], (training["held_out"][each] for each in ("packs", "squares"))
+    plans = recorded("packs")["plans"]
+    grain = plans["grain"]
     return [
         f"Padding of two whole epochs is {plans['padding_two_epochs']:.2%}, and {plans['many_padding']:.2%} for "
         f"{plans['many_images']:,} images of such sizes, which are planned in {plans['many_planned_s']:.1f} s of one "
         f"core. Grain's best fit in {grain['bins']} bins packs {grain['images']:,} images of the same lengths with "
-        f"{grain['padding']:.2%}, in {grain['seconds']:.0f} s;",
-        f"{training['steps']} steps on packs",
-        f"at their own shapes {packs['packs']:.3f} if it was trained on packs and {squares['packs']:.3f} on squares, "
-        f"as squares {packs['squares']:.3f} and {squares['squares']:.3f}.",
+        f"{grain['padding']:.2%}, in {grain['seconds']:.0f} s;"
     ]
 
 
@@ -316,9 +295,6 @@ def sentences_of_data_on_laion() -> list[str]:
 
 
 def sentences_about_planted_situations() -> list[str]:
-    situations = recorded_lines("diagnose-seed-11")
-    errors = [situation["error"] for situation in situations]
-    assert [situation["verdict"] for situation in situations] == ["right"] * 12
     found = [result for result in recorded_lines("diagnose-unseen") if result["seed"] == 618033]
     verdicts = [each["verdict"] for each in found]
     far = [each["measured"] / each["predicted"] - 1 for each in found if each["error"] > 0.1]
@@ -326,8 +302,6 @@ def sentences_about_planted_situations() -> list[str]:
     undecided = ("none", "one", "two", "three", "four")[verdicts.count("undecided")]
     first, second = ("meets" if good else "misses" for good in (right >= 0.95 * len(found), near >= 0.9 * len(found)))
     return [
-        f"(`--seed 11 --situations 12`) gave 12 right and {sum(error <= 0.1 for error in errors)} what-ifs",
-        f"what-ifs within 10 % (median error {_percent(median(errors))}, worst {_percent(max(errors))};",
         f"{right} of {len(found)} right, {undecided} of them undecided, which {first} the first target",
         f"and {second} the second: {near} what-ifs are within 10 % (median error "
         f"{_percent(median(each['error'] for each in found))})",
@@ -339,20 +313,6 @@ def sentences_about_planted_situations() -> list[str]:
 
 def _percent(share: float, digits: int = 1) -> str:
     return f"{100 * share:.{digits}f} %"
-
-
-def sentences_about_trials() -> list[str]:
-    document = recorded("trials")
-    found = {name: [row["trials"][name] for row in document["rows"]] for name in document["rows"][0]["trials"]}
-    needed = {name: [each["trials"] for each in runs if each["trials"] is not None] for name, runs in found.items()}
-    stages = {name: f"{median(each['stage_runs'] for each in runs):.0f}" for name, runs in found.items()}
-    count = len(document["rows"])
-    return [
-        f"`trials.py`, {count} situations of seed {document['seed']}, on which nothing was tuned:",
-        f"arrives in {len(needed['ours'])} of {count}, after {max(needed['ours'])} trials at most",
-        f"SPDL's search in {len(needed['spdl'])}, by hand in {len(needed['by hand'])};",
-        f"{stages['ours']} times in the median, SPDL's {stages['spdl']} times",
-    ]
 
 
 def sentences_about_the_arena() -> list[str]:
@@ -367,18 +327,6 @@ def sentences_about_the_arena() -> list[str]:
         f"Our first batch comes after {min(ours):.1f} to {max(ours):.1f} s, those of the peers after {min(peers):.1f} "
         f"to {max(peers):.1f} s",
         *recorded("arena")["errors"],
-    ]
-
-
-def sentences_about_jax() -> list[str]:
-    found = recorded("frameworks")
-    ours, theirs = (found["rates"]["images_per_s"][name] for name in ("jax", "torch_xla"))
-    ratio = median(mine / base for mine, base in zip(ours, theirs, strict=True))
-    scan, alone = (found["compiling"][name]["compiled_s"] for name in ("scan", "no scan"))
-    return [
-        f"at {ratio:.2f} times torch_xla's rate (the median of three rounds: ",
-        f"{min(ours):.1f} to {max(ours):.1f} images/s, and {min(theirs):.1f} to {max(theirs):.1f})",
-        f"takes {scan:.1f} s to compile as one loop, and {alone:.1f} s with `--no-scan`",
     ]
 
 
@@ -405,17 +353,6 @@ def sentences_of_the_readme() -> list[str]:
         f"interpolation | {antialiased} times with antialiasing, {plain} times without |",
         f"images of {kilobytes(build)} that one core reads, decodes, checks and packs | {1000 / cpu_ms:.0f} a second, "
         f"at {cpu_ms:.2f} ms of processor time each |",
-    ]
-
-
-def sentences_about_simulated_builds() -> list[str]:
-    worker = only(recorded("build")["rows"], check="decode", workers=1, name="dataprep webdataset")["result"]
-    simulated, cores = recorded("schedules")["rows"][0], worker["images_per_s"] * worker["cpu_ms_per_image"] / 1000
-    assert SCENARIOS[0].shard_s == pytest.approx(2_338 / worker["images_per_s"], rel=0.001)
-    return [
-        f"the rate of one worker that has two cores, {worker['images_per_s']:.0f} images a second, which is the work "
-        f"of {cores:.2f} cores: with one core for each worker the least possible time is "
-        f"{simulated['bound_s'] * cores:.0f} s."
     ]
 
 
@@ -451,21 +388,17 @@ SENTENCES: list[tuple[str, Callable[[], list[str]]]] = [
     (BENCHMARKS, sentences_about_own_data),
     (BENCHMARKS, sentences_about_views),
     (BENCHMARKS, sentences_about_restart_markers),
-    (BENCHMARKS, sentences_about_version_0_1_0),
     (BENCHMARKS, sentences_about_metrics),
     (BENCHMARKS, sentences_about_engines),
     (BENCHMARKS, sentences_about_grain),
     (BENCHMARKS, sentences_about_packs),
     (BENCHMARKS, sentences_about_laion),
     (BENCHMARKS, sentences_about_planted_situations),
-    (BENCHMARKS, sentences_about_trials),
     (BENCHMARKS, sentences_about_the_arena),
-    (BENCHMARKS, sentences_about_jax),
     ("README.md", sentences_of_the_readme),
     ("DATA.md", sentences_of_data_on_restart_markers),
     ("DATA.md", sentences_of_data_on_laion),
     (CAPACITY, sentences_about_capacity),
-    (CLUSTERS, sentences_about_simulated_builds),
     ("docs/bottleneck.md", sentences_about_bottlenecks),
     ("docs/decisions/0006-one-plan-holds-the-place.md", sentences_about_a_late_worker),
     ("docs/decisions/0018-multi-view.md", sentences_of_the_decision_on_views),

@@ -106,6 +106,14 @@ def write_energon(images: LabelledFiles, out: Path, shards: int) -> None:
     subprocess.run([*command, "--field-map", json.dumps(field_map)], check=True)
 
 
+def write_lance(images: LabelledFiles, out: Path, shards: int) -> None:
+    """Write a table of LanceDB with the JPEG's bytes in a column."""
+    import lancedb
+
+    rows = ({"image": path.read_bytes(), "label": label} for path, label in images)
+    lancedb.connect(str(out)).create_table("images", list(rows))
+
+
 WRITERS: dict[str, Callable[[LabelledFiles, Path, int], None]] = {
     "mds": write_mds,
     "array_record": write_array_record,
@@ -113,6 +121,7 @@ WRITERS: dict[str, Callable[[LabelledFiles, Path, int], None]] = {
     "parquet": write_parquet,
     "mds-bytes": write_mds_bytes,
     "energon": write_energon,
+    "lance": write_lance,
 }
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from pathlib import Path
 
 import litdata
-from contest import print_samples, sync_file
+from contest import print_samples, read_task, sync_file
 
 
 def sample(entry: tuple[str, str, int]) -> dict[str, object]:
@@ -17,28 +15,19 @@ def sample(entry: tuple[str, str, int]) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--order", type=Path, required=True, help="JSON: shards of [path, key, label]")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--processes", type=int, required=True)
-    parser.add_argument("--check", choices=["none"], required=True)
-    options = parser.parse_args()
-    shards = json.loads(options.order.read_bytes())["shards"]
-    entries = [tuple(entry) for shard in shards for entry in shard]
-    shard_bytes = -(-sum(Path(path).stat().st_size for path, _, _ in entries) // len(shards))
+    task = read_task()
     litdata.optimize(
         fn=sample,
-        inputs=entries,
-        output_dir=str(options.out),
-        num_workers=options.processes,
-        chunk_bytes=shard_bytes,
+        inputs=[tuple(entry) for shard in task.shards for entry in shard],
+        output_dir=str(task.out),
+        num_workers=task.processes,
+        chunk_bytes=task.shard_bytes(),
         start_method="fork",
         verbose=False,
     )
-    for path in options.out.rglob("*"):
+    for path in task.out.rglob("*"):
         sync_file(path)
-    count = sum(chunk["chunk_size"] for chunk in json.loads((options.out / "index.json").read_bytes())["chunks"])
-    print_samples(count)
+    print_samples(sum(chunk["chunk_size"] for chunk in json.loads((task.out / "index.json").read_bytes())["chunks"]))
 
 
 if __name__ == "__main__":

@@ -1,16 +1,15 @@
-"""The datasets of the situations: photographs as they are, large, progressive; built once, on disk or in a bucket."""
+"""The datasets of the situations: photographs as they are, and large; built once, on disk or in a bucket."""
 
 from __future__ import annotations
 
 import io
 import os
 import shutil
-import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from benchmarks.originals import DATAPREP, corpus_images, image_folder
+from benchmarks.originals import build, corpus_images, image_folder
 from benchmarks.situations.situation import Situation
 from dataprep.storage import open_storage
 
@@ -58,15 +57,10 @@ class Datasets:
         return f"{situation.dataset}-{situation.format}{side}"
 
     def _build(self, situation: Situation, folder: Path) -> None:
-        command: list[str | Path] = [DATAPREP, "build", "imagenet", "--source", self._source(situation.dataset)]
-        command += ["--output", folder, "--split", "train", "--allow-partial", "--max-reject-ratio", "1"]
-        command += ["--format", situation.format, "--json"]
-        command += [] if situation.format == "imagefolder" else ["--num-shards", str(SHARDS)]
-        if situation.short_side is not None:
-            command += ["--resize", str(situation.short_side), "--quality", str(QUALITY)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+        side = situation.short_side
+        resize = () if side is None else ("--resize", side, "--quality", QUALITY)
+        shards = 0 if situation.format == "imagefolder" else SHARDS
+        build(self._source(situation.dataset), folder, *resize, fmt=situation.format, shards=shards)
 
     def _source(self, name: str) -> Path:
         """Return a folder of originals in ImageNet's layout; it exists only if it is whole."""
@@ -116,22 +110,7 @@ def _enlarged(path: Path) -> bytes:
     return output.getvalue()
 
 
-def _make_progressive(images: list[Path], root: Path) -> None:
-    """Write the same images as progressive JPEGs."""
-    _rewrite(images, root, _progressive)
-
-
-def _progressive(path: Path) -> bytes:
-    from PIL import Image
-
-    with Image.open(path) as image:
-        output = io.BytesIO()
-        image.convert("RGB").save(output, "JPEG", quality=QUALITY, progressive=True)
-    return output.getvalue()
-
-
 SOURCES: dict[str, Callable[[list[Path], Path], object]] = {
     "photos": image_folder,
     "large": _enlarge,
-    "progressive": _make_progressive,
 }

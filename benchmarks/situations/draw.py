@@ -50,10 +50,6 @@ class KnownRates(Protocol):
         """Return the mean size of the stored images."""
 
 
-def simulated(images_per_s: float, *, transfer: float = 0.0, step_ms: float = 0.0, transfer_ms: float = 0.0) -> str:
-    """Return the name of a simulated device; 0 leaves a limit out."""
-    parts = [f"simulated:{images_per_s:.0f}"]
-    parts += [f"transfer={transfer:.0f}"] if transfer else []
-    parts += [f"step-ms={step_ms:.3f}"] if step_ms else []
-    parts += [f"transfer-ms={transfer_ms:.3f}"] if transfer_ms else []
-    return ",".join(parts)
+def simulated(images_per_s: float) -> str:
+    """Return the name of a simulated device."""
+    return f"simulated:{images_per_s:.0f}"

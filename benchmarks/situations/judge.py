@@ -54,13 +54,11 @@ class Truth:
 def verdict_on(situation: Situation, truth: Truth, diagnosis: Mapping[str, Any]) -> str:
     """Return the verdict on a diagnosis.
 
-    In the first set an undecided diagnosis names no change, and is right if none helps. Situations with a cause outside
-    the lists are judged in the same way, with one addition: if other programs use the cores of the run and the
-    diagnosis says that it is undecided, the verdict is `undecided` instead of `wrong`. That counts as right, and is
-    counted for itself as well.
+    If other programs use the cores of the run and the diagnosis says that it is undecided, the verdict is `undecided`
+    instead of `wrong`. That counts as right, and is counted for itself as well.
     """
     verdict = truth.verdict(named_by(diagnosis))
-    is_excused = situation.outside is not None and situation.is_contended and bool(diagnosis.get("undecided"))
+    is_excused = situation.is_contended and bool(diagnosis.get("undecided"))
     return UNDECIDED if verdict == WRONG and is_excused else verdict
 
 

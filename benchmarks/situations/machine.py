@@ -23,8 +23,6 @@ from loaders import open_loader
 from tests.support.gcs_emulator import REPOSITORY, GCSEmulator
 
 DIAGNOSE_TIMEOUT_S = 180
-BUSY_LOOP = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))"
-"""Program that keeps a core busy until the process that started it ends."""
 
 
 class DiagnoseError(Exception):
@@ -107,9 +105,6 @@ class Machine:
             if situation.is_in_bucket:
                 stack.callback(self._set_bucket, 0.0, None)
                 self._set_bucket(situation.latency_ms or 0.0, situation.bandwidth_bytes_per_s)
-            for _ in range(situation.competitors):
-                process = stack.enter_context(subprocess.Popen([sys.executable, "-c", BUSY_LOOP]))
-                stack.callback(process.kill)
             if situation.outside is not None:
                 folder = None if situation.is_in_bucket else Path(url)
                 stack.callback(setattr, self, "_guardian", None)
@@ -129,7 +124,7 @@ class Machine:
         folder = self._datasets.cache_dir(situation)
         if folder not in self._warm:
             # A fast bucket fills the cache with the same bytes.
-            fast = replace(situation, latency_ms=0.0, bandwidth_bytes_per_s=None, competitors=0, outside=None)
+            fast = replace(situation, latency_ms=0.0, bandwidth_bytes_per_s=None, outside=None)
             with (
                 self.into(fast) as url,
                 open_loader(url, batch_size=8, image_size=32, cache_dir=str(folder)) as loader,

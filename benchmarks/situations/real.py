@@ -1,18 +1,16 @@
-"""Situations by real causes: slow requests, a narrow link, costly images, too few workers, a slow model.
+"""Listed causes, which some situations have as well: slow requests, a narrow link, costly images, too few workers.
 
-Each function plants one cause. Its severity is drawn relative to the machine's own rates, so that the second slowest
-stage is MIN_RATIO to MAX_RATIO times as fast as the slowest. F, P, G: rates of fetch, preparation and model, images/s.
+Their severity is drawn relative to the machine's own rates, so that the second slowest stage is MIN_RATIO to MAX_RATIO
+times as fast as the slowest. F, P, G: rates of fetch, preparation and model, images/s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from benchmarks.situations.draw import Draw, KnownRates, simulated
 from benchmarks.situations.situation import Situation
-from benchmarks.situations.transforms import python_pixels
 
 MODEL_SIZE = 64
 """Side of images for real models, pixels: their steps take a tenth of a second on a core, as long as slow requests."""
@@ -21,8 +19,6 @@ MODELS = {"tiny_cnn": 32, "mobilenet_v3_small": 16, "resnet18": 16}
 SERVICE_MS = 2.0
 """Time that the emulator takes for a request in addition to the latency that is set."""
 ENDLESS = "simulated:1e12"
-CALIBRATED_VALUES = 50_000
-"""Values that a Python transform computes while its speed is measured: some milliseconds."""
 
 
 def _plain(**settings: Any) -> Situation:
@@ -41,57 +37,15 @@ def slow_requests(draw: Draw, rates: KnownRates, cores: int) -> Situation:
     return _delayed(bare, reads, ready / draw.ratio(), simulated(ready * draw.ratio()))
 
 
-def short_queue(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """F = P / ratio because the loader asks for one small batch at a time."""
-    bare = replace(_in_bucket(draw, cores), prefetch_batches=1, batch_size=16)
-    ready = rates.loader(bare)
-    slow_ms = max(SERVICE_MS, 1e3 * 16 * draw.ratio() / ready)
-    cause = f"one batch of 16 ahead, {slow_ms:.0f} ms a request"
-    return replace(bare, cause=cause, latency_ms=slow_ms, device=simulated(ready * draw.ratio()))
-
-
-def slow_requests_model(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """F = G / ratio, of a real model."""
-    model = _with_model(draw, _in_bucket(draw, cores), rates)
-    return _delayed(model, draw.one_of((4, 8)), rates.device(model) / draw.ratio(), "cpu")
-
-
-def narrow_link(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """F = P / ratio by bandwidth."""
-    bare = _in_bucket(draw, cores)
-    ready = rates.loader(bare)
-    return _narrowed(bare, rates, ready / draw.ratio(), draw, simulated(ready * draw.ratio()))
-
-
 def narrow_link_model(draw: Draw, rates: KnownRates, cores: int) -> Situation:
     """F = G / ratio by bandwidth, of a real model."""
     model = _with_model(draw, _in_bucket(draw, cores), rates)
     return _narrowed(model, rates, rates.device(model) / draw.ratio(), draw, "cpu")
 
 
-def slow_model(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """F = G * ratio: the model is the slowest stage."""
-    model = _with_model(draw, _in_bucket(draw, cores), rates)
-    rate = rates.device(model) * draw.ratio()
-    found = draw.one_of((_delayed(model, 8, rate, "cpu"), _narrowed(model, rates, rate, draw, "cpu")))
-    return replace(found, cause=f"slow {model.model}, {found.cause}")
-
-
-def small_batches(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """A real model whose rate rises most with a batch four times as large."""
-    model, size = draw.one_of(("mobilenet_v3_small", "tiny_cnn")), draw.one_of((1, 2))
-    bare = _plain(threads=cores, device="cpu", model=model, image_size=MODEL_SIZE, prefetch_batches=8)
-    return replace(bare, cause=f"{model} by batches of {size}", batch_size=size)
-
-
 def large_images(draw: Draw, rates: KnownRates, cores: int) -> Situation:
     """P = G / ratio of photographs 2,000 pixels wide."""
     return _before_device(draw, rates, "images 2,000 pixels wide", _plain(dataset="large", threads=cores))
-
-
-def progressive(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """P = G / ratio of progressive JPEGs."""
-    return _before_device(draw, rates, "progressive JPEGs", _plain(dataset="progressive", threads=cores))
 
 
 def one_thread(draw: Draw, rates: KnownRates, cores: int) -> Situation:
@@ -103,28 +57,6 @@ def one_thread(draw: Draw, rates: KnownRates, cores: int) -> Situation:
 def library_decoder(draw: Draw, rates: KnownRates, cores: int) -> Situation:
     """P = G / ratio of the libraries' decoder."""
     return _before_device(draw, rates, "the library decoder", _plain(threads=cores, decoder="library"))
-
-
-def many_processes(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """P = G / ratio of more processes than cores."""
-    count = cores * draw.one_of((3, 4))
-    return _before_device(draw, rates, f"{count} processes", _plain(processes=count, threads=2, prefetch_batches=4))
-
-
-def competitors(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """P = G / ratio because other processes keep the cores busy."""
-    count, threads = cores * draw.one_of((1, 2)), draw.one_of((1, cores))
-    return _before_device(draw, rates, f"{count} busy loops", _plain(threads=threads, competitors=count))
-
-
-def python_transform(draw: Draw, rates: KnownRates, cores: int) -> Situation:
-    """P = G / ratio because a transform holds the interpreter lock."""
-    bare = _plain(threads=cores)
-    slow = replace(bare, transform=python_pixels(CALIBRATED_VALUES))
-    rate = rates.loader(bare) / draw.log_uniform(2, 4)
-    values = round(CALIBRATED_VALUES * rates.loader(slow) / rate)
-    found = replace(bare, transform=python_pixels(values), device=simulated(rate * draw.ratio()))
-    return replace(found, cause=f"a transform holds the lock for {1e3 / rate:.1f} ms")
 
 
 def _before_device(draw: Draw, rates: KnownRates, cause: str, bare: Situation) -> Situation:
@@ -151,22 +83,3 @@ def _narrowed(bare: Situation, rates: KnownRates, images_per_s: float, draw: Dra
     bytes_per_s = images_per_s * rates.image_bytes(bare)
     cause, slow_ms = f"a link of {bytes_per_s / 1e6:.1f} MB/s", draw.log_uniform(2, 20)
     return replace(bare, cause=cause, latency_ms=slow_ms, bandwidth_bytes_per_s=bytes_per_s, device=device)
-
-
-REAL: dict[str, tuple[int, Callable[[Draw, KnownRates, int], Situation]]] = {
-    "requests": (5, slow_requests),
-    "queue": (4, short_queue),
-    "requests-model": (3, slow_requests_model),
-    "link": (5, narrow_link),
-    "link-model": (3, narrow_link_model),
-    "model": (5, slow_model),
-    "small-batch": (4, small_batches),
-    "large": (6, large_images),
-    "progressive": (5, progressive),
-    "one-thread": (6, one_thread),
-    "library": (4, library_decoder),
-    "processes": (2, many_processes),
-    "competitors": (4, competitors),
-    "python": (5, python_transform),
-}
-"""Number of situations of each kind in a hundred, and the function that plants one."""

@@ -60,8 +60,6 @@ class Situation:
     """Number of batches that are sent to the device before they are needed."""
     compute_threads: int | None = None
     """Number of threads with which the model computes, if it is changed; None: as many as were planted."""
-    competitors: int = 0
-    """Number of other processes, each of which would keep a core busy."""
     outside: Outside | None = None
     """Causes that are in no list of the diagnosis; None: there are none."""
 
@@ -73,7 +71,7 @@ class Situation:
     @property
     def is_contended(self) -> bool:
         """Whether other programs use the cores of the run."""
-        return self.competitors > 0 or (self.outside is not None and self.outside.is_contended)
+        return self.outside is not None and self.outside.is_contended
 
     @property
     def short_side_needed(self) -> int:

@@ -1,4 +1,4 @@
-"""Slow transforms whose names contain their cost: `python_pixels_5000`, `in_turn_800` (microseconds), `garbage_20000`.
+"""Slow transforms whose names contain their cost: `garbage_20000` (objects), `machine_lock_800` (microseconds).
 
 A loader and `dataprep diagnose --transform benchmarks.situations.transforms:NAME` find them by `getattr`.
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import fcntl
 import tempfile
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,46 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-
-_ONE_AT_A_TIME = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class PythonPixels:
-    """Transform that posterises a number of values one by one in Python, and so holds the interpreter lock."""
-
-    values: int
-
-    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        import numpy as np
-
-        values = bytearray(image_HWC)
-        for index in range(self.values):
-            values[index % len(values)] &= 0xF0
-        return np.frombuffer(values, np.uint8).reshape(image_HWC.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class InTurn:
-    """Transform that waits, for one image at a time in each process, and uses no core."""
-
-    seconds: float
-
-    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        with _ONE_AT_A_TIME:
-            time.sleep(self.seconds)
-        return image_HWC
-
-
-@dataclass(frozen=True, slots=True)
-class SideBySide:
-    """Transform that waits in every thread independently, and uses no core."""
-
-    seconds: float
-
-    def __call__(self, image_HWC: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        time.sleep(self.seconds)
-        return image_HWC
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +45,6 @@ class MachineLock:
         return image_HWC
 
 
-def python_pixels(values: int) -> str:
-    """The name of a transform for `--transform`."""
-    return f"{__name__}:python_pixels_{values}"
-
-
-def in_turn(microseconds: int) -> str:
-    """The name of a transform for `--transform`."""
-    return f"{__name__}:in_turn_{microseconds}"
-
-
-def side_by_side(microseconds: int) -> str:
-    """The name of a transform for `--transform`."""
-    return f"{__name__}:side_by_side_{microseconds}"
-
-
 def garbage(objects: int) -> str:
     """The name of a transform for `--transform`."""
     return f"{__name__}:garbage_{objects}"
@@ -113,12 +57,6 @@ def machine_lock(microseconds: int) -> str:
 
 def __getattr__(name: str) -> Any:
     kind, _, cost = name.rpartition("_")
-    if cost.isdigit() and kind == "python_pixels":
-        return PythonPixels(int(cost))
-    if cost.isdigit() and kind == "in_turn":
-        return InTurn(int(cost) / 1e6)
-    if cost.isdigit() and kind == "side_by_side":
-        return SideBySide(int(cost) / 1e6)
     if cost.isdigit() and kind == "garbage":
         return Garbage(int(cost))
     if cost.isdigit() and kind == "machine_lock":

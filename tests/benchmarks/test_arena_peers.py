@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from benchmarks.arena.arena_peers import PEERS, peer_named
+from benchmarks.harness import PEERS_PYTHON
 from benchmarks.loader_arena import layout_command
-from benchmarks.originals import PEERS_PYTHON
 from tests.support.builds import build_warm
 
 ROOT = Path(__file__).parents[2]

@@ -11,9 +11,6 @@ from benchmarks.loader_arena import BY_DEFAULT, CONTENDERS, read_ahead
 from benchmarks.tables import ARENA_FORMATS, arena_ratios, arena_table, arena_verdicts, formats_table
 from tests.support.markdown import ROOT
 
-PARTS = ("arena_peers", "arena_round", "arena_tensors", "layouts")
-PEERS = [path for path in sorted((ROOT / "benchmarks/arena").glob("*.py")) if path.stem not in PARTS]
-
 
 def row(name: str, cpu_ms: list[float], rates: list[float], size: int = 224) -> dict[str, Any]:
     return {
@@ -95,16 +92,11 @@ def test_a_peer_that_decoded_its_images_before_the_clock_ran_has_no_figures() ->
     assert read_ahead(0.1, []) is None
 
 
-@pytest.mark.parametrize("path", PEERS, ids=lambda path: path.stem)
-def test_a_peer_is_a_class_with_a_layout_its_packages_and_an_iterator(path: Any) -> None:
+def test_a_fast_peer_is_a_class_with_its_packages_and_an_iterator() -> None:
     """Read as text: their packages are in environments that only `make bench-setup` creates."""
-    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
-    members = [
-        {
-            found.target.id if isinstance(found, ast.AnnAssign) else found.name
-            for found in each.body
-            if isinstance(found, ast.AnnAssign | ast.FunctionDef)
-        }
-        for each in classes
-    ]
-    assert any({"config", "layout", "packages", "iterate"} <= names for names in members)
+    tree = ast.parse((ROOT / "benchmarks/arena/fast_peers.py").read_text())
+    bodies = {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+    wanted = {entry.loader.rpartition(":")[2] for entry in CONTENDERS.values() if "fast_peers.py:" in entry.loader}
+    assert wanted <= bodies.keys()
+    for name in wanted - {"HuggingFaceTensors"}:
+        assert "packages: ClassVar" in bodies[name] and "def iterate(self)" in bodies[name], name

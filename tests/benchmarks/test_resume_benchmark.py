@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.resume_judge import Life, Verdict, judge
-from benchmarks.tables import recorded, resume_joined, resume_outcome
+from benchmarks.tables import joined, recorded, resume_outcome
 
 
 def dealt(samples: list[str], world_size: int, batch: int) -> list[list[list[str]]]:
@@ -93,8 +93,11 @@ def test_every_loader_of_the_recorded_run_has_an_exact_epoch_if_nobody_stops_it(
 
 def test_a_run_of_one_loader_keeps_the_rows_of_others_of_the_same_contest():
     document = recorded("resume")
+    names = [row["loader"] for row in document["rows"]]
     new = {**document["rows"][3], "version": "9"}
-    found = resume_joined(document, {**document, "rows": [new]})
+    found = joined(document, {**document, "rows": [new]}, names)
     assert found["rows"] == [*document["rows"][:3], new, *document["rows"][4:]]
+    added = {**new, "loader": "another"}
+    assert joined(document, {**document, "rows": [added]}, [*names, "another"])["rows"][-1] == added
     other = {**document, "batch": document["batch"] + 1, "rows": [new]}
-    assert resume_joined(document, other) == other
+    assert joined(document, other, names) == other

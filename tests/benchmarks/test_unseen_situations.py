@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from benchmarks.diagnose import _read_results
-from benchmarks.situations.generate import IDS, SEEDS, SETS, plant
+from benchmarks.situations.generate import IDS, SEED, plant, spread
 from benchmarks.situations.guardian import Guardian
 from benchmarks.situations.judge import RIGHT, UNDECIDED, WRONG, Truth, verdict_on
 from benchmarks.situations.outside import Outside
@@ -29,7 +29,6 @@ from tests.support.waiting import end_soon
 torch = on_use("torch")
 
 ROOT = Path(__file__).parents[2]
-UNSEEN = tuple(SETS["unseen"])
 NAMES = "cpu", "blkio"
 
 
@@ -61,13 +60,14 @@ class Formula:
 # The set
 
 
-def test_the_unseen_hundred_are_reproducible_and_no_cause_is_in_the_first_set() -> None:
-    assert len(UNSEEN) == 100
-    assert not set(UNSEEN) & set(IDS)
-    found = [plant(id_, Formula(), seed=SEEDS["unseen"], cores=2) for id_ in UNSEEN]
-    assert found == [plant(id_, Formula(), seed=SEEDS["unseen"], cores=2) for id_ in UNSEEN]
-    assert [situation.id for situation in found] == list(UNSEEN)
-    others = [plant(id_, Formula(), seed=SEEDS["unseen"] + 1, cores=2) for id_ in UNSEEN]
+def test_the_hundred_are_reproducible_and_of_many_kinds() -> None:
+    assert len(IDS) == 100
+    assert spread(100) == list(IDS)
+    assert len({id_.rpartition("-")[0] for id_ in spread(20)}) >= 12
+    found = [plant(id_, Formula(), seed=SEED, cores=2) for id_ in IDS]
+    assert found == [plant(id_, Formula(), seed=SEED, cores=2) for id_ in IDS]
+    assert [situation.id for situation in found] == list(IDS)
+    others = [plant(id_, Formula(), seed=SEED + 1, cores=2) for id_ in IDS]
     assert sum(situation in others for situation in found) < 10
     unlisted = [each for each in found if each.outside or "garbage" in each.transform or "lock" in each.transform]
     assert len(unlisted) == 100
@@ -77,7 +77,7 @@ def test_the_unseen_hundred_are_reproducible_and_no_cause_is_in_the_first_set() 
 
 
 def test_every_way_of_planting_is_drawn() -> None:
-    found = [plant(id_, Formula(), seed=SEEDS["unseen"], cores=2).outside for id_ in UNSEEN]
+    found = [plant(id_, Formula(), seed=SEED, cores=2).outside for id_ in IDS]
     for field in fields(Outside):
         if field.name != "neighbour":
             assert any(getattr(each, field.name) != field.default for each in found if each), field.name
@@ -94,12 +94,11 @@ def test_every_way_of_planting_is_drawn() -> None:
         (Outside(neighbours=2), "others compute", 100.0, RIGHT),  # no change helps, none is named
         (Outside(neighbours=2), "", 200.0, WRONG),
         (Outside(cores=1.0), "rates differ", 200.0, WRONG),  # nobody else uses the cores
-        (None, "others compute", 200.0, WRONG),  # the first set is judged as it always was
     ],
 )
 def test_only_where_others_use_the_cores_a_diagnosis_may_be_undecided(outside, undecided, best, verdict) -> None:
     truth = Truth(100.0, ((Change(name="batch", settings={}), best),))
-    situation = Situation(id="", cause="", is_real=True, device="cpu", competitors=0 if outside else 2, outside=outside)
+    situation = Situation(id="", cause="", is_real=True, device="cpu", outside=outside)
     assert verdict_on(situation, truth, {"fixes": [], "undecided": undecided}) == verdict
 
 
@@ -108,7 +107,7 @@ def test_only_where_others_use_the_cores_a_diagnosis_may_be_undecided(outside, u
 
 def judged(id_: str, **other: Any) -> dict[str, Any]:
     result = {"situation": {"id": id_}, "verdict": RIGHT, "error": 0.02}
-    return result | {"set": "unseen", "seed": 5, "version": "0.2.0", "commit": "abc"} | other
+    return result | {"seed": 5, "version": "0.2.0", "commit": "abc"} | other
 
 
 def test_a_results_file_is_continued_only_by_the_same_seed_and_program(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_a_results_file_is_continued_only_by_the_same_seed_and_program(tmp_path:
     before = judged("disk-00")
     before.pop("version")  # as results were that have no version yet
     results.write_text("".join(json.dumps(each) + "\n" for each in [*others, before]))
-    program = {"set": "unseen", "seed": 5, "version": "0.2.0", "commit": "abc"}
+    program = {"seed": 5, "version": "0.2.0", "commit": "abc"}
     assert _read_results(results, program) == {}
     with results.open("a") as file:
         file.write(json.dumps(judged("disk-00")) + "\n")

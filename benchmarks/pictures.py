@@ -1,11 +1,13 @@
-"""Draw what resume.py found, in .bench-venv: rows are loaders, columns are changes of the number of ranks.
+"""Draw what resume.py and loader_arena.py found, in .bench-venv.
 
-Command:   .bench-venv/bin/python benchmarks/resume_picture.py docs/resume.png < benchmarks/results/resume.json
+.bench-venv/bin/python benchmarks/pictures.py resume docs/resume.png < benchmarks/results/resume.json
+.bench-venv/bin/python benchmarks/pictures.py arena docs/arena.png < benchmarks/results/arena.json
 """
 
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from typing import Any
 
@@ -15,7 +17,7 @@ matplotlib.use("agg")  # no display
 
 import matplotlib.pyplot as plt
 from matplotlib.patches import FancyBboxPatch, Rectangle
-from tables import resume_change, resume_outcome
+from tables import ARENA_FORMATS, resume_change, resume_outcome
 
 COLOURS = {"exact": ("#cfe4f5", "#0b3c5d"), "wrong": ("#f6b26b", "#4a2500"), "refused": ("#5f6670", "#ffffff")}
 """Background and text of a cell. Blue, orange and dark grey differ for every kind of colour vision, and in print."""
@@ -30,7 +32,28 @@ ROW_INCHES, COLUMN_INCHES = 0.42, 1.08
 DPI = 150
 
 
-def draw(document: dict[str, Any], path: str) -> None:
+def draw_arena(document: dict[str, Any], path: str) -> None:
+    """Write bars: processor time and images/s of each loader at 224 pixels, bicubic, ours in blue."""
+    rows = [
+        (row["name"], *(statistics.median(row[each]) for each in ("rounds_cpu_ms", "rounds_images_per_s")))
+        for row in document["rows"]
+        if (row["image_size"], row["interpolation"]) == (224, "bicubic") and row["name"] not in ARENA_FORMATS
+    ]
+    rows.sort(key=lambda row: row[1], reverse=True)
+    names = [name for name, _, _ in rows]
+    colours = [COLOURS["exact"][1] if name.startswith("ours") else COLOURS["wrong"][0] for name in names]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 0.6 + 0.3 * len(rows)), dpi=DPI, sharey=True, layout="constrained")
+    titles = ("CPU ms an image (less is better)", "images/s on two cores (more is better)")
+    for number, (plot, title) in enumerate(zip(axes, titles, strict=True), start=1):
+        bars = plot.barh(names, [row[number] for row in rows], color=colours)
+        plot.bar_label(bars, fmt="{:,.2f}" if number == 1 else "{:,.0f}", padding=3, fontsize=8)
+        plot.set_title(title, fontsize=10)
+        plot.spines[["top", "right"]].set_visible(False)
+        plot.margins(x=0.12)
+    figure.savefig(path)
+
+
+def draw_resume(document: dict[str, Any], path: str) -> None:
     """Write the picture."""
     rows = document["rows"]
     changes = [resume_change(change["ranks"]) for change in rows[0]["changes"]]
@@ -73,4 +96,4 @@ def _draw_legend(axes: Any, middle: float) -> None:
 
 
 if __name__ == "__main__":
-    draw(json.load(sys.stdin), sys.argv[1])
+    {"resume": draw_resume, "arena": draw_arena}[sys.argv[1]](json.load(sys.stdin), sys.argv[2])
