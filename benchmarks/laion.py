@@ -109,7 +109,7 @@ class Found(NamedTuple):
     start: Measurement
     """The same command on a few images: imports, processes, all that does not grow with the table."""
     server_cpu_s: float
-    """Of the web server during the full run."""
+    """CPU time of the web server during the full run."""
 
 
 class Bench:

@@ -53,7 +53,7 @@ class Loader(NamedTuple):
 
     name: str
     peer: str
-    """Its script in peers/ without `resume_`."""
+    """Name of the script in peers/, without `resume_`."""
     package: str
     """Distribution whose version is recorded."""
     data: str

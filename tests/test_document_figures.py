@@ -130,6 +130,13 @@ def sentences_about_buckets() -> list[str]:
     ]
 
 
+def sentences_about_scale() -> list[str]:
+    found = recorded("scale")
+    share = "" if found["share"] == 1 else f" --share {found['share']:g}"
+    train, val = (f"{round(found['share'] * found[split]):,}" for split in ("train", "val"))
+    return [f"`benchmarks/scale.py{share}`, {train} + {val} pictures of 2 kB", "60 s for the build and 20 s to verify."]
+
+
 def sentences_about_own_data() -> list[str]:
     document = recorded("own-data")
     fastest = document["to_the_fastest_in_python"]
@@ -385,6 +392,7 @@ SENTENCES: list[tuple[str, Callable[[], list[str]]]] = [
     (BENCHMARKS, sentences_about_builds),
     (BENCHMARKS, sentences_about_large_builds),
     (BENCHMARKS, sentences_about_buckets),
+    (BENCHMARKS, sentences_about_scale),
     (BENCHMARKS, sentences_about_own_data),
     (BENCHMARKS, sentences_about_views),
     (BENCHMARKS, sentences_about_restart_markers),

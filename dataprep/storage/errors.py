@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from dataprep.errors import AccessError, FullError, StorageError
@@ -103,8 +101,7 @@ def unsettled(url: str) -> str:
     return f"{url}: the object appears and disappears, because another build is clearing up; {GO_ON}"
 
 
-@contextmanager
-def disk_errors(path: Path | str) -> Iterator[None]:
+class disk_errors:
     """Turn errors of the operating system inside the block into ours; FileNotFoundError passes unchanged.
 
     Args:
@@ -115,12 +112,18 @@ def disk_errors(path: Path | str) -> Iterator[None]:
         FullError: No space is left, or a quota or limit is reached.
         StorageError: Any other refusal: too many open files, a name too long, a broken disk.
     """
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise _explained(error, Path(path)) from error
+
+    __slots__ = ("_path",)
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+            raise _explained(error, Path(self._path)) from error
 
 
 def _explained(error: OSError, path: Path) -> StorageError:

@@ -55,7 +55,7 @@ class RangeWindow:
         if not count:
             return b""
         if not self.holds(offset, count):
-            is_near = 0 < len(self._window) <= at < len(self._window) + self._least_bytes
+            is_near = bool(self._window) and 0 <= at < len(self._window) + self._least_bytes
             self._window_bytes = min(2 * self._window_bytes, self._most_bytes) if is_near else self._least_bytes
             start = min(offset, max(0, self._size - self._window_bytes))
             at = offset - start

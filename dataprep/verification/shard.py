@@ -168,7 +168,7 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
 
 
 class DigestingReader:
-    """Reads from a stream in large pieces, and digests them: a record is read in nine parts, of which most are small."""
+    """Reads from a stream in large pieces, and digests them; a record is read in nine parts, most of them small."""
 
     def __init__(self, stream: BinaryIO, digest: HashingWriter) -> None:
         self._stream, self._digest = stream, digest

@@ -98,5 +98,5 @@ def test_a_fast_peer_is_a_class_with_its_packages_and_an_iterator() -> None:
     bodies = {node.name: ast.unparse(node) for node in tree.body if isinstance(node, ast.ClassDef)}
     wanted = {entry.loader.rpartition(":")[2] for entry in CONTENDERS.values() if "fast_peers.py:" in entry.loader}
     assert wanted <= bodies.keys()
-    for name in wanted - {"HuggingFaceTensors"}:
+    for name in wanted - {"HuggingFaceTensors", "Spdl"}:
         assert "packages: ClassVar" in bodies[name] and "def iterate(self)" in bodies[name], name
