@@ -258,9 +258,9 @@ static int read_marker(window_t *window, bits_t *bits, int marker)
 {
     if (!window->has_end)
         refill_window(window, bits);
-    int64_t left = 8 * (window->end - bits->next) + bits->count;
+    int64_t left = 8 * (window->end - bits->next) + bits->count; /* never negative: no MCU has read more */
     const uint8_t *at = window->source;
-    if (!window->has_end || left < 0 || left >= 8 || window->source_end - at < 2 || at[0] != 0xFF || at[1] != marker)
+    if (!window->has_end || left >= 8 || window->source_end - at < 2 || at[0] != 0xFF || at[1] != marker)
         return 0;
     begin_window(window, bits, at + 2, window->source_end);
     return 1;
