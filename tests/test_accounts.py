@@ -34,7 +34,7 @@ ON_DISK = (
     "diagnose shards --device simulated:20000 --batch-size 16 --seconds 0.5",
     "train pretrain-mae --data-path shards --output-dir runs --device cpu --batch-size 16 --epochs 1 --warmup-epochs 0 "
     + MICRO,
-    "plan-input --bucket-location US --zone europe-west4-b --epochs 90",
+    "plan-input --accelerator v3-256 --images-per-s 4096",
     "check-region gs://my-data/coco --bucket-location us-central1 --zone us-central1-a --dataset-bytes 100GB",
     "create-bucket gs://my-data --near us-central2-b --project my-project --dry-run",
     "tpu plan v4-32",

@@ -161,11 +161,6 @@ def offers(reading: Reading, places: Places) -> list[Offer]:
     return result
 
 
-def cheapest(found: Iterable[Offer]) -> Offer:
-    """Return the offer with the smallest sum."""
-    return min(found, key=lambda offer: offer.total)
-
-
 def storage_notes(found: Iterable[Offer]) -> list[str]:
     """Return a note if the storage of a copy or a cache is priced as in another region."""
     regions = {region_of(offer.place) for offer in found if offer.kind in (CACHE, COPY)} - {STORAGE_REGION}

@@ -1,7 +1,7 @@
-"""The input of a training planned before there is a TPU: what its hosts deliver, how long it takes, what reading costs.
+"""The input of a training planned before there is a TPU: what its hosts deliver, and how long it takes.
 
-`plan_input` takes an InputRequest, and returns an InputPlan for one TPU, EnoughTpus for all of them, or PricedPlaces
-without a TPU. It needs no account and no network.
+`plan_input` takes an InputRequest, and returns an InputPlan for one TPU, or EnoughTpus for all of them. It needs no
+account and no network.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dataprep.arguments import IMAGES, OTHER, READ, WHERE, Request, option, request
-from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator, there_are_tpus
-from dataprep.cloud.buckets import cache_command
+from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator
 from dataprep.cloud.capacity import (
     CapacityPlan,
     EnoughHosts,
@@ -31,33 +30,10 @@ from dataprep.cloud.capacity import (
     plan_capacity,
     verdict_sentence,
 )
-from dataprep.cloud.offers import (
-    CACHE,
-    COPY,
-    READ_BYTES,
-    Offer,
-    Places,
-    Reading,
-    cheapest,
-    copy_commands,
-    gets_of,
-    given_reading,
-    is_loose,
-    offers,
-    storage_notes,
-)
-from dataprep.cloud.prices import fact, price_dates, published_prices
-from dataprep.cloud.region import (
-    MULTI_REGION,
-    Verdict,
-    check_place,
-    parse_location,
-    placement,
-    unknown_regions,
-    verdict,
-)
+from dataprep.cloud.offers import READ_BYTES, gets_of, is_loose
+from dataprep.cloud.prices import fact
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import command_line, human_bytes, usd
+from dataprep.messages import command_line, human_bytes
 from dataprep.sources import DATASETS
 
 SCHEMA_VERSION = 1
@@ -69,48 +45,29 @@ STORED_SIDES = {"imagenet": 387, "imagenet-21k": None, "coco": 480, "coco-dup5":
 ImageNet's mean image has 469 x 387, COCO's usual one 640 x 480."""
 PACK = command_line("build", "folder", source="gs://BUCKET/PICTURES", output="gs://BUCKET/DATASET", format="webdataset")
 """Command that packs loose pictures into shards; the plan knows no URL."""
-WHERE_FROM = {"direct": "from the bucket in", CACHE: "through a Rapid Cache in", COPY: "from a copy in"}
 GIVEN, MEAN_OF = "given", "mean of"
 """Sources of the bytes of an image: the request, and a dataset or the objects."""
-_DATA = "gs://BUCKET/DATASET"
-"""Placeholder for the data's URL, which is not given."""
 _AS_MEASURED = "assumed, because the core that measured is not known"
 """Basis of the speed of the hosts' cores if the cost of an image is the user's."""
 
 
 @request
-class CountedObjects(Request):
-    """Option of requests that price the reading of data whose size is given."""
-
-    objects: int | None = option(
-        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
-        default=None,
-        low=1,
-        metavar="N",
-        shown="objects of 256 MiB",
-        group=READ,
-    )
-
-
-@request
-class InputRequest(CountedObjects):
+class InputRequest(Request):
     """Compare what an accelerator needs with what its hosts have: cores, network, bucket.
 
     The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
     one host how many images a second the accelerator takes; multiply that by the number of hosts.
     """
 
-    accelerator: str | None = option(
+    accelerator: str = option(
         "TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, which lists the smallest TPU of each kind "
-        "whose hosts deliver the rate. Without one, only the reading is priced.",
-        default=None,
+        "whose hosts deliver the rate.",
         metavar="TYPE",
         group=WHERE,
     )
-    images_per_s: float | None = option(
+    images_per_s: float = option(
         "Images a second that the accelerator takes on all hosts together: the global batch, divided by the seconds "
         "of a step that does not wait for data.",
-        default=None,
         low=0,
         open_low=True,
         group=WHERE,
@@ -131,6 +88,14 @@ class InputRequest(CountedObjects):
     images: int | None = option(
         "Number of images, for a dataset that is not in the list.", default=None, low=1, metavar="N", group=READ
     )
+    objects: int | None = option(
+        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read.",
+        default=None,
+        low=1,
+        metavar="N",
+        shown="objects of 256 MiB",
+        group=READ,
+    )
     loader: Loader = option("Loader that is used.", default="dataprep", group=IMAGES)
     measured: Path | None = option(
         "JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",
@@ -148,18 +113,7 @@ class InputRequest(CountedObjects):
     bucket_gbps: float | None = option(
         "Bandwidth of the bucket for all hosts together, in Gbit/s.", default=None, low=0, open_low=True, group=READ
     )
-    bucket_location: str | None = option(
-        "Region, zone, dual-region or multi-region of the bucket, to price the reading; also REGION+REGION.",
-        default=None,
-        metavar="PLACE",
-        group=READ,
-    )
-    zone: str | None = option(
-        "Zone of the TPU, to price the reading; a note says if it is not known to have this TPU.",
-        default=None,
-        group=WHERE,
-    )
-    epochs: int = option("Epochs to time and to price.", default=1, low=1, group=OTHER)
+    epochs: int = option("Epochs to time.", default=1, low=1, group=OTHER)
 
     @property
     def data(self) -> PlannedData:
@@ -313,93 +267,6 @@ class BucketLoad:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Packed:
-    """The cheapest way to read loose pictures that are packed into shards in the region of their bucket."""
-
-    offer: Offer
-    """The way to read the shards."""
-    requests: float
-    """Price of the requests that read each picture once, to pack it."""
-    multi_region: bool
-    """Whether the bucket is in a multi-region, from which any machine that packs pays for the transfer."""
-
-    @property
-    def total(self) -> float:
-        return self.offer.total + self.requests
-
-    def line(self, loose: float) -> str:
-        """Return a sentence with the saving, compared with the price of the cheapest way without packing."""
-        transfer = " and the transfer from the multi-region to the machine that packs"
-        return (
-            f"Packed into shards in the bucket's region first, the data cost {usd(self.total)} in place of "
-            f"{usd(loose)}: {usd(self.requests)} for the requests of the packing, and {usd(self.offer.total)} "
-            f"{WHERE_FROM[self.offer.kind]} {self.offer.place.lower()}; without the storage of the shards next to the "
-            f"pictures{transfer if self.multi_region else ''}."
-        )
-
-    def document(self) -> dict[str, object]:
-        """Return the prices as JSON values."""
-        return {"way": self.offer.document(), "requests": self.requests, "total": self.total, "command": PACK}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PricedPlaces:
-    """A bucket, its reader, and the ways to read the data with their prices."""
-
-    places: Places
-    reading: Reading
-    """One pass over the data."""
-    verdict: Verdict
-    offers: list[Offer]
-    packed: Packed | None = None
-    """Cost of loose pictures in shards, if it is at most half of their present cost."""
-
-    @property
-    def pack_line(self) -> str:
-        """Sentence about packing; empty if it would not save much."""
-        return self.packed.line(cheapest(self.offers).total) if self.packed else ""
-
-    @property
-    def notes(self) -> list[str]:
-        """Assumptions about the prices."""
-        return [*self.reading.notes, *storage_notes(self.offers)]
-
-    @property
-    def commands(self) -> list[str]:
-        """Commands that make the copy, if one is priced; the bucket has a placeholder for its name."""
-        copies = [offer.once.total for offer in self.offers if offer.kind == COPY]
-        return copy_commands(_DATA, self.places.where, self.reading, copies[0]) if copies else []
-
-    @property
-    def cache_command(self) -> str | None:
-        """Command that adds a Rapid Cache, if one is priced."""
-        is_priced = any(offer.kind == CACHE for offer in self.offers)
-        return " ".join(cache_command("BUCKET", self.places.where.lower())) if is_priced else None
-
-    def document(self) -> dict[str, object]:
-        """Return the result as JSON values."""
-        bucket, where = self.places.bucket, self.places.where
-        return {
-            "bucket_location": bucket.location,
-            "zone": where,
-            "num_bytes": self.reading.num_bytes,
-            "objects": sum(amount.objects for amount in self.reading.amounts),
-            "gets": self.reading.gets,
-            "objects_are_assumed": self.reading.objects_are_assumed,
-            "passes": self.places.passes,
-            "months": self.places.months,
-            "verdict": self.verdict.kind,
-            "reason": self.verdict.reason,
-            "ways": [offer.document() for offer in self.offers],
-            "packed": self.packed.document() if self.packed else None,
-            "commands": self.commands,
-            "cache_command": self.cache_command,
-            "notes": [*unknown_regions([*placement(bucket)[1], where]), *self.notes],
-            "prices_as_of": {name: read.isoformat() for name, read in price_dates().items()},
-        }
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingTime:
     """Training time of an accelerator, without evaluations and interruptions."""
 
@@ -458,8 +325,6 @@ class InputPlan:
     cost: HostCost
     stored: StoredImages
     plan: CapacityPlan
-    places: PricedPlaces | None
-    """Ways to read the data, if the bucket's location is given."""
 
     @property
     def sentence(self) -> str:
@@ -528,30 +393,20 @@ class InputPlan:
             "stored": asdict(self.stored),
             "bucket": self.load.document(),
             "training": asdict(self.training) if self.training else None,
-            "places": self.places.document() if self.places else None,
             "plan": asdict(self.plan)
             | {"resources": [asdict(found) | {"headroom": found.headroom} for found in self.plan.resources]},
         }
 
 
-def plan_input(request: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
-    """Compare what an accelerator needs with what its hosts have, and price the reading.
+def plan_input(request: InputRequest) -> InputPlan | EnoughTpus:
+    """Compare what an accelerator needs with what its hosts have.
 
     Raises:
         UsageError: A figure is missing, or contradicts another one.
         UndecidedError: A fact that the plan needs is not known.
     """
-    if request.zone is not None:
-        request = replace(request, zone=check_place(request.zone))
-    if request.accelerator is None:
-        return _price_alone(request)
-    if request.images_per_s is None:
-        raise UsageError(
-            "`images_per_s` is missing, the images a second that the accelerator takes: its global batch, divided by "
-            "the seconds of a step; `dataprep diagnose` measures it on one host"
-        )
     if request.accelerator.strip().lower() == ALL:
-        return _all_tpus(request, request.images_per_s)
+        return _all_tpus(request)
     accelerator = parse_accelerator(request.accelerator)
     cost = _host_cost(request, accelerator.generation.name)
     data = request.data
@@ -573,68 +428,13 @@ def plan_input(request: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
             short_side=-(-request.image_size * 8 // 7),
             other_loaders=cost.others,
         ),
-        places=None if request.bucket_location is None else priced_places(request, stored.num_bytes),
     )
 
 
-def priced_places(request: InputRequest, num_bytes: float) -> PricedPlaces:
-    """Price the reading of data of class Standard, or Rapid if the bucket is in a zone.
-
-    Args:
-        request: Places, epochs, and number of objects.
-        num_bytes: Size of one pass.
-
-    Raises:
-        UsageError: A place is missing or unknown.
-    """
-    if request.bucket_location is None or request.zone is None:
-        raise UsageError("to price the reading, give both `bucket_location` and `zone`")
-    bucket = parse_location(request.bucket_location)
-    prices, passes = published_prices(), request.epochs * request.data.repeats
-    places = Places(bucket=bucket, where=request.zone, prices=prices, passes=passes)
-    reading = given_reading(round(num_bytes), bucket.storage_class, request.objects)
-    found = offers(reading, places)
-    return PricedPlaces(
-        places=places,
-        reading=reading,
-        verdict=verdict(bucket, request.zone, prices),
-        offers=found,
-        packed=_packed(found, reading, places),
-    )
-
-
-def _packed(found: list[Offer], reading: Reading, places: Places) -> Packed | None:
-    """Return the cost of loose pictures in shards, if it is at most half of their present cost."""
-    objects = sum(amount.objects for amount in reading.amounts)
-    if not found or reading.objects_are_assumed or not is_loose(reading.num_bytes, objects):
-        return None
-    shards = given_reading(reading.num_bytes, places.bucket.storage_class)
-    packed = Packed(
-        offer=cheapest(offers(shards, places)),
-        requests=found[0].read.operations / places.passes,
-        multi_region=placement(places.bucket)[0] == MULTI_REGION,
-    )
-    return packed if packed.total <= cheapest(found).total / 2 else None
-
-
-def _price_alone(request: InputRequest) -> PricedPlaces:
-    """Return the cost of the reading, for any accelerator."""
-    plain = InputRequest()
-    about_a_tpu = ("images_per_s", "image_size", "loader", "measured", "host_gbps", "bucket_gbps")
-    for name in about_a_tpu:
-        if getattr(request, name) != getattr(plain, name):
-            raise UsageError(f"`{name}` is about a TPU; add `accelerator`; {there_are_tpus()}")
-    if request.bucket_location is None and request.zone is None:
-        raise UsageError(
-            "give `accelerator`, or `bucket_location` and `zone` for the price of reading alone; " + there_are_tpus()
-        )
-    data = request.data
-    return priced_places(request, data.given_bytes or data.num_bytes(data.image_bytes[0]))
-
-
-def _all_tpus(request: InputRequest, images_per_s: float) -> EnoughTpus:
-    plain = InputRequest()
-    about_one = ("dataset_bytes", "images", "objects", "host_gbps", "bucket_gbps", "bucket_location", "zone", "epochs")
+def _all_tpus(request: InputRequest) -> EnoughTpus:
+    images_per_s = request.images_per_s
+    plain = InputRequest(accelerator=ALL, images_per_s=images_per_s)
+    about_one = ("dataset_bytes", "images", "objects", "host_gbps", "bucket_gbps", "epochs")
     for name in about_one:
         if getattr(request, name) != getattr(plain, name):
             raise UsageError(f"`{name}` is about one TPU; give its name as `accelerator` instead of all")

@@ -40,7 +40,6 @@ from dataprep.cloud.offers import (
     storage_notes,
 )
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
-from dataprep.cloud.plan import CountedObjects
 from dataprep.cloud.prices import Prices, fact, price_dates
 from dataprep.cloud.region import (
     PAID,
@@ -148,7 +147,7 @@ class RegionReport:
 
 
 @request
-class CheckRegion(CountedObjects, Priced, NamedTpu):
+class CheckRegion(Priced, NamedTpu):
     """Show where each bucket is, where it is read from, and what reading it costs.
 
     Reads the bucket's settings, its object listing and, for datasets, the manifest, part of the index and the list of
@@ -176,6 +175,14 @@ class CheckRegion(CountedObjects, Priced, NamedTpu):
     split: str | None = option("Split that is read.", default=None, shown="train, else the first", group=READ)
     dataset_bytes: int | str | None = option(
         "Size of the data to read; by default it is looked up.", default=None, size=True, group=READ
+    )
+    objects: int | None = option(
+        "Number of objects that hold the data, such as loose pictures; each costs a request when it is read or copied.",
+        default=None,
+        low=1,
+        metavar="N",
+        shown="objects of 256 MiB",
+        group=READ,
     )
     bucket_location: str | None = option(
         "Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "

@@ -1,4 +1,4 @@
-"""`dataprep plan-input`: whether the hosts of a TPU can feed it, what would change that, and what the reading costs."""
+"""`dataprep plan-input`: whether the hosts of a TPU can feed it, and what would change that."""
 
 from __future__ import annotations
 
@@ -8,33 +8,17 @@ from math import ceil
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from dataprep.arguments import command_of, function_of, spelled, spelled_document
-from dataprep.cloud.accelerators import zone_note
 from dataprep.cloud.capacity import USABLE_SHARE, VCPU_SPEED, CapacityPlan, Resource, WhatIf
-from dataprep.cloud.offers import gib, months_text
-from dataprep.cloud.plan import (
-    GIVEN,
-    PACK,
-    SCHEMA_VERSION,
-    WHERE_FROM,
-    BucketLoad,
-    EnoughTpus,
-    InputPlan,
-    InputRequest,
-    PricedPlaces,
-    TrainingTime,
-)
+from dataprep.cloud.plan import GIVEN, PACK, EnoughTpus, InputPlan, InputRequest, TrainingTime
 from dataprep.cloud.plan import plan_input as plan_input_of
-from dataprep.cloud.region import placement, unknown_regions
 from dataprep.commands.build_run import people
 from dataprep.commands.progress import Viewer
-from dataprep.commands.region_options import Note, echo_commands, echo_stale_prices
 from dataprep.host.piped import open_console, print_table
-from dataprep.messages import counted, human_bytes, usd
+from dataprep.messages import counted, human_bytes
 
 EPILOG = """\b
 Examples:
@@ -44,9 +28,8 @@ Examples:
   dataprep plan-input --accelerator tpu7x-2x2x4 --images-per-s 60000 --measured bench.json --json | jq .plan.verdict
   dataprep plan-input --accelerator v6e-8 --images-per-s 6000 --epochs 90                  how many hours
   dataprep plan-input --accelerator all --images-per-s 32000                               which TPUs are enough
-  dataprep plan-input --bucket-location US --zone us-central1-b --epochs 90                what the reading costs
 
-Exit codes: 0 fed, listed, or priced, 1 input-bound, 2 usage or input, 3 undecided.
+Exit codes: 0 fed or listed, 1 input-bound, 2 usage or input, 3 undecided.
 """
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _INTERPRETER_CORES = 16
@@ -54,28 +37,23 @@ _INTERPRETER_CORES = 16
 
 
 def _print(asked: InputRequest, *, as_json: bool) -> int:
-    found = plan_input_of(asked)
-    _note(found, people(asked, quiet=as_json).note)
+    found = _planned(asked, people(asked, quiet=as_json))
     if as_json:
-        document = found.document()
-        if isinstance(found, PricedPlaces):
-            document = {"schema_version": SCHEMA_VERSION, "places": document}
-        click.echo(json.dumps(spelled_document(InputRequest, document)))
+        click.echo(json.dumps(spelled_document(InputRequest, found.document())))
     elif isinstance(found, InputPlan):
         _print_plan(found)
-    elif isinstance(found, EnoughTpus):
-        _print_tpus(found)
     else:
-        _print_places(open_console(), found)
-        for line in _pack_lines(None, found):
-            click.echo(line)
-    return _exit_code(found)
+        _print_tpus(found)
+    if isinstance(found, InputPlan):
+        return _EXIT_CODES[found.plan.verdict]
+    return 0 if any(row.accelerator for row in found.found) else _EXIT_CODES["input-bound"]
 
 
-def _planned(asked: InputRequest) -> InputPlan | EnoughTpus | PricedPlaces:
+def _planned(asked: InputRequest, viewer: Viewer = Viewer(is_python=True)) -> InputPlan | EnoughTpus:  # noqa: B008
     """Return the plan for a request."""
     found = plan_input_of(asked)
-    _note(found, Viewer(is_python=True).note)
+    if isinstance(found, InputPlan) and found.accelerator.note:
+        viewer.note(found.accelerator.note)
     return found
 
 
@@ -83,32 +61,11 @@ plan_input = function_of(InputRequest, _planned, "plan_input")
 command = command_of(InputRequest, _print, "plan-input", epilog=EPILOG)
 
 
-def _exit_code(found: InputPlan | EnoughTpus | PricedPlaces) -> int:
-    if isinstance(found, InputPlan):
-        return _EXIT_CODES[found.plan.verdict]
-    if isinstance(found, EnoughTpus):
-        return 0 if any(row.accelerator for row in found.found) else _EXIT_CODES["input-bound"]
-    return 0 if found.offers else _EXIT_CODES["unknown"]
-
-
-def _note(found: InputPlan | EnoughTpus | PricedPlaces, note: Note) -> None:
-    """Print notes on a TPU, and on regions that dataprep does not know."""
-    if isinstance(found, EnoughTpus):
-        return
-    priced, zone = (found.places, found.request.zone) if isinstance(found, InputPlan) else (found, found.places.where)
-    if isinstance(found, InputPlan):
-        for line in (found.accelerator.note, zone_note(found.accelerator, zone) if zone else ""):
-            if line:
-                note(line)
-    for line in unknown_regions([*([zone] if zone else []), *(placement(priced.places.bucket)[1] if priced else [])]):
-        note(line)
-
-
 # One TPU
 
 
 def _print_plan(found: InputPlan) -> None:
-    """Print a plan: verdict, facts, resources, the price of the reading, and what would change the rate."""
+    """Print a plan: verdict, facts, resources, and what would change the rate."""
     console = open_console()
     console.print(Text(spelled(InputRequest, found.sentence), style="bold"))
     console.print()
@@ -119,9 +76,6 @@ def _print_plan(found: InputPlan) -> None:
     console.print()
     print_table(console, _resources(found.plan))
     console.print()
-    if found.places is not None:
-        _print_places(console, found.places)
-        console.print()
     changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
     if changes:
         print_table(console, _what_ifs(found.plan, changes))
@@ -130,8 +84,8 @@ def _print_plan(found: InputPlan) -> None:
     for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
-    for line in _pack_lines(found.load, found.places):
-        console.print(Text(line), soft_wrap=True)
+    if found.load.loose:
+        console.print(Text(f"pack: {PACK}"), soft_wrap=True)
 
 
 def _facts(found: InputPlan) -> dict[str, str]:
@@ -262,36 +216,3 @@ def _print_tpus(tpus: EnoughTpus) -> None:
     for each in dict.fromkeys(tpus.speeds.values()):
         names = ", ".join(name for name, found in tpus.speeds.items() if found == each)
         console.print(Text(f"cores of {names}: each counted as {each[0]:g} of one that measured; {each[1]}"))
-
-
-# The price of the reading
-
-
-def _print_places(console: Console, priced: PricedPlaces) -> None:
-    """Print the ways to read the data, the commands that make a copy or a cache, and notes on the prices."""
-    places = priced.places
-    often = "once" if places.passes == 1 else f"{places.passes:,.0f} times"
-    what = f"Reading {gib(priced.reading.num_bytes)} {often} in {places.where}"
-    title = f"{what}: {priced.verdict.kind}, {priced.verdict.reason}"
-    table = _table(title, "USD", "once", f"kept {months_text(places.months)}", "read", "requests", "sum")
-    for offer in priced.offers:
-        read = offer.read.transfer + offer.read.retrieval
-        amounts = (offer.once.total + offer.ingest, offer.kept, read, offer.read.operations, offer.total)
-        table.add_row(f"{WHERE_FROM[offer.kind]} {offer.place.lower()}", *map(usd, amounts))
-    print_table(console, table)
-    if priced.commands:
-        click.echo("  do          copy it near the reader:")
-        echo_commands(InputRequest, priced.commands)
-    if priced.cache_command is not None:
-        click.echo(f"  do          {'or ' if priced.commands else ''}read it through a Rapid Cache:")
-        echo_commands(InputRequest, [priced.cache_command])
-    for note in priced.notes:
-        click.echo(f"note: {spelled(InputRequest, note)}")
-    echo_stale_prices()
-
-
-def _pack_lines(load: BucketLoad | None, places: PricedPlaces | None) -> list[str]:
-    """Return the command that packs loose pictures if they take too many requests, and what it saves; else nothing."""
-    saved = places.pack_line if places else ""
-    is_needed = saved or (load and load.loose)
-    return [*([saved] if saved else []), *([f"pack: {PACK}"] if is_needed else [])]

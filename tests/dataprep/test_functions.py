@@ -190,7 +190,7 @@ WRONG = {
         lambda: dataprep.check_region("gs://a", bucket_location="EU", replicas=True),
         "`replicas` reads the dataset's list of copies; leave `bucket_location` out",
     ),
-    "a missing rate": (lambda: dataprep.plan_input(accelerator="v4-32"), "`images_per_s` is missing"),
+    "a missing rate": (lambda: dataprep.plan_input(accelerator="v4-32"), "plan_input needs `images_per_s`"),
     "no dataset": (lambda: dataprep.inspect("/nowhere"), "/nowhere"),
     "pairs": (
         lambda: dataprep.build_folder(source="a", output="b", format="webdataset", default="a=1"),

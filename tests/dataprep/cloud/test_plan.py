@@ -1,4 +1,4 @@
-"""Plans as values: what is known of the data, requests to the bucket, packed pictures, all TPUs."""
+"""Plans as values: what is known of the data, requests to the bucket, all TPUs."""
 
 import json
 
@@ -7,23 +7,19 @@ import pytest
 
 from dataprep.cloud.accelerators import machines
 from dataprep.cloud.plan import (
-    PACK,
     STORED_SIDES,
     BucketLoad,
     EnoughTpus,
     InputPlan,
     InputRequest,
-    PricedPlaces,
     plan_input,
 )
 from dataprep.commands.build import command as build
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import usd
 from dataprep.sources import DATASETS
 
 V5E = {"accelerator": "v5e-64", "images_per_s": 57_600}
 LOOSE = {"dataset_bytes": 1_300_000_000_000, "objects": 14_000_000}
-PLACES = {"bucket_location": "us-central1", "zone": "europe-west4"}
 BEYOND = "beyond the 5,000 of a bucket that has not grown yet"
 
 
@@ -33,15 +29,8 @@ def planned(**given: object) -> InputPlan:
     return found
 
 
-def priced(**given: object) -> PricedPlaces:
-    found = plan_input(InputRequest(**given))
-    assert isinstance(found, PricedPlaces)
-    return found
-
-
-@pytest.mark.parametrize("places", [{}, PLACES])
-def test_loose_pictures_are_read_with_a_request_each_and_the_sentence_says_so(places):
-    found = planned(**V5E, **LOOSE, **places)
+def test_loose_pictures_are_read_with_a_request_each_and_the_sentence_says_so():
+    found = planned(**V5E, **LOOSE)
     assert found.sentence.startswith("v5litepod-64 is fed with ")
     assert found.sentence.endswith(
         " But objects of 92.9 kB take 57,600 requests/s, of which a bucket serves about 5,000 at first, and more only "
@@ -73,8 +62,8 @@ def test_requests_follow_from_the_objects():
 
 def test_training_and_requests_count_the_same_images():
     """An object smaller than a read is taken for an image, unless `images` says another number."""
-    found = planned(**V5E, **LOOSE, **PLACES, epochs=90)
-    assert found.training.images == 90 * found.places.reading.gets == 90 * 14_000_000
+    found = planned(**V5E, **LOOSE, epochs=90)
+    assert found.training.images == 90 * 14_000_000
     assert found.cost.bytes_source == "mean of the objects"
     found = planned(**V5E, **LOOSE, images=13_000_000, epochs=90)
     assert found.training.images == 90 * 13_000_000
@@ -117,45 +106,13 @@ def test_every_dataset_with_a_published_number_of_images_can_be_planned():
 
 def test_a_dataset_of_unpublished_size_gives_the_number_of_images():
     message = "the bytes of the 13,153,500 images of imagenet-21k were not published; give `dataset_bytes`"
-    for more in (V5E, PLACES):
-        with pytest.raises(UsageError, match=message):
-            plan_input(InputRequest(**more, dataset="imagenet-21k"))
+    with pytest.raises(UsageError, match=message):
+        planned(**V5E, dataset="imagenet-21k")
     found = planned(**V5E, dataset="imagenet-21k", dataset_bytes=1_300_000_000_000, epochs=90)
     assert found.cost.image.num_bytes == pytest.approx(1.3e12 / 13_153_500)
     assert found.training.images == 90 * 13_153_500
     assert found.stored.short_side is None
     assert "resize" not in {each.name for each in found.plan.what_ifs}
-
-
-@pytest.mark.parametrize(
-    ("place", "zone", "epochs", "objects", "is_packed"),
-    [
-        ("us-central1", "europe-west4", 90, 1_281_167, True),
-        ("US", "europe-west4", 90, 1_281_167, True),
-        ("us-central1", "us-central1-a", 90, 1_281_167, True),
-        ("us-central1", "us-central1-a", 1, 1_281_167, False),  # the packing reads each picture, too
-        ("us-central1", "europe-west4", 1, 1_281_167, False),
-        ("us-central1", "europe-west4", 90, 1000, False),
-        ("us-central1", "europe-west4", 90, None, False),
-    ],
-)
-def test_loose_pictures_are_priced_in_shards_where_that_saves_half(place, zone, epochs, objects, is_packed):
-    where = {"bucket_location": place, "zone": zone, "epochs": epochs, "dataset_bytes": 147_897_870_000}
-    loose, shards = priced(**where, objects=objects), priced(**where)
-    assert (loose.packed is not None) == is_packed == bool(loose.pack_line) == bool(loose.document()["packed"])
-    if loose.packed is not None:
-        cheapest, in_shards = (min(offer.total for offer in each.offers) for each in (loose, shards))
-        assert loose.packed.total == pytest.approx(in_shards + objects * 0.0004 / 1000)
-        assert loose.packed.total <= cheapest / 2
-        assert loose.packed.document()["command"] == PACK
-        assert f"cost {usd(loose.packed.total)} in place of {usd(cheapest)}: $0.51 for the requests" in loose.pack_line
-        assert ("multi-region" in loose.pack_line) == (place == "US")
-
-
-def test_the_document_says_with_what_the_prices_were_calculated():
-    document = priced(bucket_location="US", zone="us-central1-a", dataset_bytes=2**30, epochs=2).document()
-    assert (document["verdict"], document["passes"], document["months"]) == ("paid", 2, 1)
-    assert document["prices_as_of"]["cache_prices.csv"] == "2026-09-20"
 
 
 def test_every_tpu_of_the_list_is_fed_with_the_headroom_of_its_own_plan():
@@ -176,9 +133,7 @@ def test_every_tpu_of_the_list_is_fed_with_the_headroom_of_its_own_plan():
     assert listed == {name for name, machine in machines().items() if machine.slices}
 
 
-@pytest.mark.parametrize(
-    "given", [{"host_gbps": 4.0}, {"zone": "us-central1-a"}, {"bucket_gbps": 2.0}, {"epochs": 2}, {"images": 5}]
-)
+@pytest.mark.parametrize("given", [{"host_gbps": 4.0}, {"bucket_gbps": 2.0}, {"epochs": 2}, {"images": 5}])
 def test_figures_of_one_tpu_are_refused_where_all_are_listed(given):
     (name,) = given
     with pytest.raises(UsageError, match=f"`{name}` is about one TPU; give its name as `accelerator` instead of all"):

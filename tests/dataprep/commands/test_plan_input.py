@@ -5,13 +5,10 @@ import re
 import shlex
 
 import pytest
-from click.testing import CliRunner
 
-from dataprep.cloud import prices
 from dataprep.cloud.accelerators import machines
 from dataprep.cloud.capacity import cost_from_table, host_cores, measured_here
 from dataprep.cloud.plan import PACK
-from dataprep.commands.check_region import command as check_region
 from dataprep.commands.convert import command as convert
 from dataprep.commands.plan_input import command
 from dataprep.errors import UsageError
@@ -115,17 +112,9 @@ def test_cores_count_like_those_of_the_machine_of_the_users_measurement(plan_inp
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (RESNET, "--images-per-s is missing, the images a second .*`dataprep diagnose` measures it"),
-        (("--accelerator", "all"), "--images-per-s is missing"),
         (("--accelerator", "all", "--images-per-s", 1, "--host-gbps", 1), "--host-gbps is about one TPU; give its"),
         (("--accelerator", "v3-16", "--images-per-s", 1), "nearest: v3-8, v3-32"),
         (("--accelerator", "v6-8", "--images-per-s", 1), "v6-8: no TPU of this name is known; nearest: v6e-8"),
-        ((), "give --accelerator, or --bucket-location and --zone for the price of reading alone; there are v2-8 to"),
-        (
-            ("--images-per-s", 1, "--bucket-location", "US"),
-            "--images-per-s is about a TPU; add --accelerator; there are v2-8 to v2-512, v3-8 to",
-        ),
-        (("--bucket-location", "mars", "--zone", "us-central1-a"), "--bucket-location 'mars': no such place; expected"),
         ((*RESNET, "--images-per-s", 1, "--dataset-bytes", "0"), "--dataset-bytes must be 1 or more, got 0"),
     ],
 )
@@ -181,104 +170,6 @@ def test_the_size_of_an_image_is_said_to_be_assumed(plan_input):
     assert "1,208,450 images of coco-dup5" in out
 
 
-PLACES = ("--bucket-location", "US", "--zone", "us-west4-a")
-
-
-@pytest.mark.parametrize("words", [PLACES, (*RESNET, "--images-per-s", 1000, *PLACES)])
-def test_old_prices_and_storage_of_another_region_are_noted(plan_input, monkeypatch, words):
-    monkeypatch.setattr(prices, "STALE_DAYS", -1)
-    _, out = plan_input(*words)
-    assert out.count("note: old prices: network_prices.csv of ") == out.count("check-region") == 1
-    assert "note: keeping data in us-west4 is priced as in us-central1\n" in out
-    assumed, kept = json.loads(plan_input(*words, "--json")[1])["places"]["notes"]
-    assert assumed.startswith("requests and copies are priced for objects of 256 MiB")
-    assert kept == "keeping data in us-west4 is priced as in us-central1"
-    assert "keeping data" not in plan_input(*PLACES[:3], "us-central1-a")[1]
-
-
-def test_the_reading_is_priced_without_an_accelerator(plan_input):
-    places = ("--bucket-location", "US", "--zone", "us-central1-a", "--epochs", "90")
-    code, out = plan_input(*places)
-    assert code == 0
-    assert out.startswith("Reading 137.74 GiB 90 times in us-central1-a: paid")
-    assert "$247.93" in out
-    document = json.loads(plan_input(*places, "--json")[1])
-    assert document == {"schema_version": 1, "places": document["places"]}
-    priced = json.loads(plan_input(*RESNET, "--images-per-s", 1000, *places, "--json")[1])["places"]
-    assert document["places"] == priced
-    one = json.loads(plan_input(*places, "--dataset-bytes", "1GiB", "--json")[1])["places"]
-    assert one["num_bytes"] == 2**30
-    assert one["ways"][0]["read"]["transfer"] == pytest.approx(90 * 0.02)
-    code, out = plan_input("--bucket-location", "mars-east1", "--zone", "us-central1-a")
-    assert code == 3
-    assert "unknown, it is not known what a read of mars-east1" in " ".join(out.split())
-
-
-def test_the_commands_that_make_the_priced_copy_are_those_of_check_region(plan_input):
-    places = ("--bucket-location", "US", "--zone", "europe-west4-b", "--dataset-bytes", "138GiB")
-    _, out = plan_input(*places)
-    copying = (
-        "dataprep replicate gs://BUCKET/DATASET --to gs://NEW-BUCKET/DATASET --max-usd 8     # a dataset of dataprep"
-    )
-    commands = [
-        "dataprep create-bucket gs://NEW-BUCKET --near europe-west4-b",
-        copying,
-        "gcloud storage cp -r gs://BUCKET/DATASET gs://NEW-BUCKET/     # other data; the price needs --objects",
-    ]
-    shown = "".join(f"              {each}\n" for each in commands)
-    assert f"  do          copy it near the reader:\n{shown}" in out
-    assert "anywhere-caches" not in out
-    assert json.loads(plan_input(*places, "--json")[1])["places"]["commands"] == commands
-    checked = CliRunner().invoke(check_region, ["gs://my-data/imagenet", *places]).output
-    assert shown in checked.replace("my-data/imagenet", "BUCKET/DATASET").replace("BUCKET/imagenet", "BUCKET/DATASET")
-    _, out = plan_input("--bucket-location", "US", "--zone", "us-central1-a")
-    assert (
-        "  do          or read it through a Rapid Cache:\n"
-        "              gcloud storage buckets anywhere-caches create gs://BUCKET us-central1-a\n"
-    ) in out
-
-
-def test_a_zone_that_is_not_known_to_have_the_tpu_is_noted_as_by_tpu_plan(plan_input, capsys):
-    words = ("--accelerator", "v5e-16", "--images-per-s", 1000, "--bucket-location", "EU")
-    for zone, noted in (("europe-west4-a", True), ("europe-west4-b", False), ("europe-west4", False)):
-        command.main([str(word) for word in (*words, "--zone", zone)], standalone_mode=False)
-        assert (f"note: {zone} is not known to have v5e; known are us-central1-a" in capsys.readouterr().err) is noted
-
-
-def test_a_price_needs_both_places(plan_input):
-    needed = "give both --bucket-location and --zone"
-    with pytest.raises(UsageError, match=needed):
-        plan_input("--zone", "us-central1-a")
-    with pytest.raises(UsageError, match=needed):
-        plan_input(*RESNET, "--images-per-s", 1000, "--bucket-location", "US")
-
-
-def test_with_an_accelerator_a_zone_alone_prices_no_reading(plan_input, capsys):
-    words = (*RESNET, "--images-per-s", 1000)
-    plain = plan_input(*words)
-    assert plan_input(*words, "--zone", "us-central2-b") == plain
-    with pytest.raises(UsageError, match="us_central2"):
-        plan_input(*words, "--zone", "us_central2")
-    assert plan_input(*words, "--zone", "europe-west4-a", "--json")[0] == plain[0]
-    plan_input(*words)
-    command.main([*map(str, words), "--zone", "europe-west4-a"], standalone_mode=False)
-    assert "note: europe-west4-a is not known to have v4" in capsys.readouterr().err
-
-
-def test_a_mistyped_region_is_priced_with_a_note_that_names_the_nearest(capsys):
-    places = ("--bucket-location", "us-cental1", "--zone", "us-central22-b")
-    notes = [
-        "us-central22 is not a region that dataprep knows; did you mean us-central2?",
-        "us-cental1 is not a region that dataprep knows; did you mean us-central1?",
-    ]
-    command.main([*places, "--json"], standalone_mode=False)
-    printed = capsys.readouterr()
-    assert printed.err.splitlines() == [f"note: {each}" for each in notes]
-    assert set(notes) <= set(json.loads(printed.out)["places"]["notes"])
-    command.main([*RESNET, "--images-per-s", "1000", "--zone", "us-central22-b"], standalone_mode=False)
-    assert f"note: {notes[0]}\n" in capsys.readouterr().err
-
-
 def test_what_the_hosts_can_deliver_is_shown(plan_input):
     _, out = plan_input(*RESNET, "--images-per-s", 8000)
     plan = json.loads(plan_input(*RESNET, "--images-per-s", 8000, "--json")[1])["plan"]
@@ -314,16 +205,6 @@ def test_a_single_chip_is_not_a_plural(plan_input):
     assert "v5litepod-1: 1 chip, 1 core, 16 GiB of HBM" in out
 
 
-def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(plan_input):
-    words = ("--images-per-s", 1000, "--bucket-location", "US", "--zone", "europe-west4-a")
-    _, out = plan_input(*RESNET, *words)
-    assert [line for line in out.splitlines() if line != line.rstrip()] == []
-    assert re.search(r"^  from a copy in europe-west4 +\$", out, re.MULTILINE)
-    assert re.search(r"^Reading .* once in europe-west4-a: paid, .+\.?$", out, re.MULTILINE)
-    header = next(line for line in out.splitlines() if line.strip().startswith("USD"))
-    assert re.split("  +", header.strip()) == ["USD", "once", "kept 1 month", "read", "requests", "sum"]
-
-
 def test_the_hours_of_epochs_say_how_long_the_accelerator_waits_and_for_what(plan_input):
     words = (*RESNET, "--images-per-s", 8000, "--epochs", 90)
     assert "  training     4.0 h for 90 epochs, 64.1 chip-hours; no waiting for images\n" in plan_input(*words)[1]
@@ -334,12 +215,7 @@ def test_the_hours_of_epochs_say_how_long_the_accelerator_waits_and_for_what(pla
 
 def test_loose_pictures_are_told_once_to_be_packed(plan_input):
     loose = ("--dataset-bytes", "1.3 TB", "--objects", 14_000_000)
-    places = ("--bucket-location", "us-central1", "--zone", "us-central1-a", "--epochs", 90)
     rate = ("--accelerator", "v5e-64", "--images-per-s", 50_000)
-    for words in ((*rate, *places, *loose), (*places, *loose)):
-        saved, command_line = plan_input(*words)[1].splitlines()[-2:]
-        assert saved.startswith("Packed into shards in the bucket's region first, the data cost $")
-        assert command_line == f"pack: {PACK}"
     assert plan_input(*rate, *loose)[1].splitlines()[-1] == f"pack: {PACK}"
 
 
