@@ -14,7 +14,7 @@ from dataprep.builder.recipe import build_shard
 from dataprep.dataset.index import index_files, joined_entry, open_index
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.errors import FormatError
-from dataprep.inspection.contact_sheet import contact_sheet
+from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
 from loaders import open_loader
@@ -73,7 +73,7 @@ def test_everything_else_finds_the_same(single, parted, name):
     for urls in (parted, single):
         storage = open_storage(str(urls[name]))
         manifest = read_manifest(storage)
-        sheets.append(contact_sheet(storage, manifest, manifest.splits[0]))
+        sheets.append(open_sheet(storage, manifest, manifest.splits[0]))
     assert sheets[0] == sheets[1]
 
 

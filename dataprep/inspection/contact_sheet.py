@@ -79,7 +79,6 @@ class Sheet:
 
     spread: tuple[tuple[Picture, tuple[Picture, ...]], ...] = ()
     """Pictures spread evenly over the split, each with its neighbours in the shards; the neighbours include it."""
-    oddities: Oddities | None = None
     duplicates: tuple[tuple[Picture, ...], ...] = ()
     """Pictures of the same bytes, group by group."""
     extremes: tuple[tuple[str, tuple[Picture, ...]], ...] = ()
@@ -107,36 +106,26 @@ def open_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> Sh
     Raises:
         FormatError: The index cannot be read.
     """
-    oddities = find_oddities(storage, split)
+    groups, extremes = find_oddities(storage, split)
     spread = _spread(split.samples)
     around = {at: range(max(0, at - NEIGHBOURS), min(split.samples, at + NEIGHBOURS + 1)) for at in spread}
-    odd = {position for positions in (*oddities.groups, *oddities.extremes.values()) for position in positions}
+    odd = {position for positions in (*groups, *extremes.values()) for position in positions}
     large = pictures_at(storage, manifest, split, {*spread, *odd})
     small = pictures_at(storage, manifest, split, {at for near in around.values() for at in near}, NEIGHBOUR_PIXELS)
     named = len(manifest.classes) == len(split.class_counts)
-    groups = [[large[at] for at in group if at in large] for group in oddities.groups]
+    alike = [[large[at] for at in group if at in large] for group in groups]
     return Sheet(
         classes=tuple(zip(manifest.classes, split.class_counts, strict=True)) if named else (),
         spread=tuple(
             (large[at], tuple(small[each] for each in around[at] if each in small)) for at in spread if at in large
         ),
-        oddities=oddities,
         duplicates=tuple(
-            same for group in groups if len(same := tuple(each for each in group if each.sha256 == group[0].sha256)) > 1
+            same for group in alike if len(same := tuple(each for each in group if each.sha256 == group[0].sha256)) > 1
         ),
         extremes=tuple(
-            (name, tuple(large[at] for at in positions if at in large)) for name, positions in oddities.extremes.items()
+            (name, tuple(large[at] for at in positions if at in large)) for name, positions in extremes.items()
         ),
     )
-
-
-def contact_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> list[Picture]:
-    """Make at most SHEET_IMAGES pictures, always of the same images; for one that cannot be shown, give the reason.
-
-    Raises:
-        FormatError: The index cannot be read.
-    """
-    return list(pictures_at(storage, manifest, split, _spread(split.samples)).values())
 
 
 def _spread(samples: int) -> list[int]:
@@ -292,23 +281,6 @@ def _text(value: Any) -> str:
     return shortened(first.strip(), SHOWN_CHARACTERS) if isinstance(first, str) else ""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Oddities:
-    """Images of a split that are worth a look."""
-
-    looked_at: int
-    """Number of images that were compared to find duplicates; 0 if the index has no checksums."""
-    is_partial: bool
-    """Whether the split has more images than were compared."""
-    duplicates: int
-    """Number of images with the same size and CRC32C as an earlier one."""
-    groups: tuple[tuple[int, ...], ...]
-    """Positions of images with the same size and CRC32C, for the first groups."""
-    extremes: dict[str, tuple[int, ...]]
-    """Positions of the most extreme images by what they are, the most extreme one first; measures that are equal for
-    all images are left out."""
-
-
 class _Extreme:
     """The positions of the smallest values so far; equal values keep their order."""
 
@@ -325,24 +297,23 @@ class _Extreme:
         self.values, self.positions = both[smallest], places[smallest]
 
 
-def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
+def find_oddities(
+    storage: Storage, split: SplitManifest
+) -> tuple[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]]:
     """Look through the index of a split.
+
+    Returns:
+        Positions of images with the same size and CRC32C, for the first groups; and positions of the most extreme
+        images by what they are, the most extreme first. Measures that are equal for all images are left out.
 
     Raises:
         FormatError: The index cannot be read.
     """
-    extremes = {
-        name: _Extreme()
-        for name in (
-            "narrowest",
-            "widest",
-            "fewest pixels",
-            "most pixels",
-            "fewest bytes a pixel",
-            "most bytes a pixel",
-        )
-    }
-    prints, start = Prints(), 0
+    names = (
+        "narrowest", "widest", "fewest pixels", "most pixels", "fewest bytes a pixel", "most bytes a pixel",
+    )  # fmt: skip
+    extremes = {name: _Extreme() for name in names}
+    seen, start = Prints(), 0
     for batch in open_index(storage, split, compare=True).batches(["image_bytes", "height", "width", "image_crc32c"]):
         num_bytes, height, width = (numbers_or_zero(batch.column(number), np.int64) for number in range(3))
         positions = np.flatnonzero((height > 0) & (width > 0) & (num_bytes > 0))
@@ -350,22 +321,10 @@ def find_oddities(storage: Storage, split: SplitManifest) -> Oddities:
         density = num_bytes[positions] / pixels
         for name, values in zip(extremes, (sides, -sides, pixels, -pixels, density, -density), strict=True):
             extremes[name].add(values, start + positions)
-        prints.add(num_bytes, batch.column(3))
+        seen.add(num_bytes, batch.column(3))
         start += len(batch)
-    found = prints.numbers()
-    duplicates, groups = _groups(found)
-    return Oddities(
-        looked_at=len(found),
-        is_partial=len(found) < start,
-        duplicates=duplicates,
-        groups=groups,
-        extremes={name: tuple(extreme.positions.tolist()) for name, extreme in extremes.items() if extreme.differs},
-    )
-
-
-def _groups(prints: NDArray[np.uint64]) -> tuple[int, tuple[tuple[int, ...], ...]]:
-    """Return the number of images that repeat an earlier one, and the positions of the first groups of equal images."""
+    prints = seen.numbers()
     _, first, counts = np.unique(prints, return_index=True, return_counts=True)
     starts = np.sort(first[counts > 1])[:GROUPS]
     groups = tuple(tuple(np.flatnonzero(prints == prints[place])[:SHOWN].tolist()) for place in starts)
-    return int((counts - 1).sum()), groups
+    return groups, {name: tuple(found.positions.tolist()) for name, found in extremes.items() if found.differs}

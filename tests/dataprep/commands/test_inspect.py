@@ -15,7 +15,7 @@ from dataprep.builder.images import ImagePolicy
 from dataprep.commands.inspect import class_caption, command, render_html
 from dataprep.dataset.records import Event
 from dataprep.errors import UsageError
-from dataprep.inspection.contact_sheet import Oddities, Picture, Sheet, open_sheet
+from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet
 from dataprep.inspection.inspect import ClassSpread, Spread, Trouble, inspect_dataset
 from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here
@@ -230,10 +230,8 @@ def test_hostile_texts_are_escaped(inspection):
         inspection, url=HOSTILE, licence=HOSTILE, origin=HOSTILE, codecs={HOSTILE: HOSTILE}, splits=(split,)
     )
     picture = Picture(key=HOSTILE, class_name=HOSTILE, jpeg=b"", problem=HOSTILE, caption=HOSTILE)
-    found = Oddities(looked_at=1, is_partial=False, duplicates=1, groups=(), extremes={})
     sheet = Sheet(
         spread=((picture, (picture,)),),
-        oddities=found,
         duplicates=((picture, picture),),
         extremes=((HOSTILE, (picture,)),),
         classes=((HOSTILE, 1),),

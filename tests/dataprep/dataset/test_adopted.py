@@ -13,7 +13,7 @@ from dataprep.dataset import adopted as adopted_module
 from dataprep.dataset.adopted import is_adopted, open_data, open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import FormatError, UsageError
-from dataprep.inspection.contact_sheet import contact_sheet
+from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.storage import open_storage
 from dataprep.storage.local import LocalStorage
 from loaders import open_loader
@@ -119,7 +119,7 @@ def test_data_that_only_the_manifest_names_are_not_read(adopted):
     storage = open_storage(str(adopted / "index"))
     manifest = read_manifest(storage)
     with pytest.raises(UsageError, match=message):
-        contact_sheet(storage, manifest, manifest.splits[0])
+        open_sheet(storage, manifest, manifest.splits[0])
 
 
 def test_data_that_the_user_adopts_are_read_from_then_on(adopted):

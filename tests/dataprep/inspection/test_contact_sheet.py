@@ -13,7 +13,7 @@ from dataprep.inspection.contact_sheet import (
     THUMBNAIL_PIXELS,
     caption_field,
     captions_of_folder,
-    contact_sheet,
+    open_sheet,
 )
 from dataprep.storage import open_storage
 from tests.support.finished import build_here, change_cell
@@ -21,9 +21,13 @@ from tests.support.own_data import annotated, annotated_rows, build_own, picture
 
 
 def sheet(root, split=0):
+    return [shown for shown, _ in open_sheet(*opened(root, split)).spread]
+
+
+def opened(root, split=0):
     storage = open_storage(str(root))
     manifest = readable_manifest(storage)
-    return contact_sheet(storage, manifest, manifest.splits[split])
+    return storage, manifest, manifest.splits[split]
 
 
 @pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord", "imagenet-imagefolder", "coco-links"])
@@ -94,14 +98,8 @@ def test_a_hostile_index_shows_nothing(damaged, column, value, problem):
 FORMATS = ("imagefolder", "tfrecord", "webdataset")
 
 
-def opened(root):
-    storage = open_storage(str(root))
-    manifest = readable_manifest(storage)
-    return storage, manifest, manifest.splits[0]
-
-
 def captions(root):
-    return {each.key: each.caption for each in contact_sheet(*opened(root))}
+    return {each.key: each.caption for each in sheet(root)}
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
