@@ -96,23 +96,6 @@ _PAID_CODE, _UNKNOWN_CODE = 1, 3
 _OURS = ("index/", "_build/", "dataset.json", "replicas.json")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
-    """The training run: how often, and by how many hosts, it reads the data."""
-
-    epochs: int = 1
-    hosts: int = 1
-    hosts_read_all: bool = False
-    """Whether every host reads all data instead of its share."""
-    split: str | None = None
-    months: float = 1.0
-    """For how long a cache or a copy is kept."""
-    num_bytes: int | None = None
-    """Size of the data, if it is given and not looked up."""
-    objects: int | None = None
-    """Number of objects that hold these data, if it is given; None for objects of OBJECT_BYTES."""
-
-
 @dataclass(frozen=True, slots=True)
 class PassTraffic:
     """Requests and bytes of all ranks together."""
@@ -198,6 +181,11 @@ class CheckRegion(Priced, NamedTpu):
         "Examine the copy that a loader would read instead, if there is a cheaper one.", default=False, group=READ
     )
 
+    @property
+    def readings(self) -> int:
+        """How often the hosts together read what a pass reads."""
+        return (self.hosts or 1) if self.hosts_read_all else 1
+
     def __post_init__(self) -> None:
         """Check the values, and that they go together."""
         super().__post_init__()
@@ -213,7 +201,8 @@ class RegionCheck:
 
     reader: str | None
     """Zone or region of the reader; None if it is not known."""
-    training: Training
+    asked: CheckRegion
+    """The request, with the number of hosts that was found."""
     reports: tuple[RegionReport, ...]
     """A report for each URL."""
     notes: tuple[str, ...]
@@ -241,32 +230,24 @@ def _examined(asked: CheckRegion, note: Note) -> RegionCheck:
     machine = this_machine() if where is None else None
     if machine is not None:
         where, hosts = machine.zone, hosts or len(machine.hosts)
-    training = Training(
-        epochs=asked.epochs,
-        hosts=hosts or 1,
-        hosts_read_all=asked.hosts_read_all,
-        split=asked.split,
-        months=asked.months,
-        num_bytes=None if asked.dataset_bytes is None else int(asked.dataset_bytes),
-        objects=asked.objects,
-    )
-    reports = tuple(
-        examine(url, where, training, prices, replicas=asked.replicas, located=located) for url in texts(asked.urls)
-    )
+    asked = replace(asked, hosts=hosts or 1)
+    reports = tuple(examine(url, where, asked, prices, located=located) for url in texts(asked.urls))
     unknown = tuple(unknown_regions(named if where is None else (*named, where)))
-    return RegionCheck(reader=where, training=training, reports=reports, notes=unknown)
+    return RegionCheck(reader=where, asked=asked, reports=reports, notes=unknown)
 
 
 def _print(asked: CheckRegion, *, as_json: bool) -> int:
     found = _examined(asked, people(asked, quiet=as_json).note)
     if as_json:
         urls = [_json(each, found.notes) for each in found.reports]
-        document = {"reader": found.reader, "training": asdict(found.training), "urls": urls}
+        shown = ("epochs", "hosts", "hosts_read_all", "split", "months", "objects")
+        training = {name: getattr(found.asked, name) for name in shown} | {"num_bytes": found.asked.dataset_bytes}
+        document = {"reader": found.reader, "training": training, "urls": urls}
         dates = {name: read.isoformat() for name, read in price_dates().items()}
         click.echo(json.dumps({**spelled_document(CheckRegion, document), "prices_as_of": dates}))
     else:
         for report in found.reports:
-            _print_report(report, found.training)
+            _print_report(report, found.asked)
         echo_stale_prices()
     return {PAID: _PAID_CODE, UNKNOWN: _UNKNOWN_CODE}.get(found.verdict, 0)
 
@@ -309,7 +290,7 @@ def _cost(cost: Cost | None) -> dict[str, float] | None:
     return None if cost is None else {**asdict(cost), "total": cost.total}
 
 
-def _print_report(report: RegionReport, training: Training) -> None:
+def _print_report(report: RegionReport, asked: CheckRegion) -> None:
     placed, found = report.placement, report.placement.verdict
     price = f" at ${found.usd_per_gib:g} per GiB" if found.usd_per_gib else ""
     click.echo(placed.url)
@@ -323,24 +304,24 @@ def _print_report(report: RegionReport, training: Training) -> None:
         _line("copy of", report.copy_of)
     _line("reader", placed.where or "not known: no metadata server; give `zone` or `tpu`")
     _line("verdict", f"{found.kind}{price}: {found.reason}")
-    _print_costs(report, training)
-    _print_advice(report, training)
+    _print_costs(report, asked)
+    _print_advice(report, asked.months)
     for note in report.notes:
         _line("note", note)
 
 
-def _print_costs(report: RegionReport, training: Training) -> None:
+def _print_costs(report: RegionReport, asked: CheckRegion) -> None:
     reading = report.reading
     if reading is None:
         return
     _line("one pass", f"{gib(reading.num_bytes)} in {reading.gets:,} requests: {_shown(report.one_pass)}")
-    often = f"{training.epochs:,} epoch{'s' if training.epochs > 1 else ''}"
+    often = f"{asked.epochs:,} epoch{'s' if asked.epochs > 1 else ''}"
     often += f" of {reading.passes} passes" if reading.passes > 1 else ""
-    often += f", all of it read by {training.hosts} hosts" if training.hosts_read_all and training.hosts > 1 else ""
+    often += f", all of it read by {asked.readings} hosts" if asked.readings > 1 else ""
     _line("training", f"{often}: {_shown(report.training)}")
 
 
-def _print_advice(report: RegionReport, training: Training) -> None:
+def _print_advice(report: RegionReport, months: float) -> None:
     if report.replica is not None:
         replica, found = report.replica
         _line("do", f"read the copy at {replica.url}, as loaders do by themselves: {found.kind}, {found.reason}")
@@ -355,7 +336,7 @@ def _print_advice(report: RegionReport, training: Training) -> None:
     )
     echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
-        _line(offer.kind, offer.line(months=training.months))
+        _line(offer.kind, offer.line(months=months))
         if offer.kind == CACHE and report.cache_command is not None:
             echo_commands(CheckRegion, [report.cache_command])
 
@@ -377,22 +358,15 @@ def _line(label: str, text: str) -> None:
 
 
 def examine(
-    url: str,
-    where: str | None,
-    training: Training,
-    prices: Prices,
-    *,
-    replicas: bool = False,
-    located: BucketLocation | None = None,
+    url: str, where: str | None, asked: CheckRegion, prices: Prices, *, located: BucketLocation | None = None
 ) -> RegionReport:
     """Examine one URL. Without credentials the verdict is UNKNOWN, unless the bucket's location is given.
 
     Args:
         url: URL of a bucket or of something in it, or only a bucket's name.
         where: The reader's zone or region; None if unknown.
-        training: The training run.
+        asked: The training, and whether to examine the copy that is cheapest to read instead, if there is one.
         prices: Prices to apply.
-        replicas: If a copy is cheaper to read, examine the cheapest copy instead.
         located: Location of the bucket; None to look it up. If it is given, no request is sent to Cloud Storage.
 
     Raises:
@@ -405,7 +379,7 @@ def examine(
     if located is not None and not is_bucket(storage.url):
         raise UsageError(f"{url}: `bucket_location` is the place of gs:// buckets; leave it out")
     if located is not None:
-        return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), training, prices)
+        return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), asked, prices)
     report = RegionReport(placement=_placement(storage.url, where, prices))
     bucket, found = report.placement.bucket, report.placement.verdict
     if bucket is None:
@@ -415,17 +389,17 @@ def examine(
             f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown"
         )
     _describe_place(report, where)
-    manifest = _manifest(storage, report.notes if training.num_bytes is None else [])
-    if training.num_bytes is None:
-        report.reading = _reading(storage, manifest, training, bucket.storage_class, report.notes)
+    manifest = _manifest(storage, report.notes if asked.dataset_bytes is None else [])
+    if asked.dataset_bytes is None:
+        report.reading = _reading(storage, manifest, asked, bucket.storage_class, report.notes)
     else:
-        given = given_reading(training.num_bytes, bucket.storage_class, training.objects)
+        given = given_reading(int(asked.dataset_bytes), bucket.storage_class, asked.objects)
         report.reading = replace(given, is_dataset=manifest is not None)
     if report.reading is not None and found.kind == PAID:
         report.replica = nearer_copy(report.placement, prices, report.notes.append)
-    _price(report, training, prices)
-    if replicas and report.replica is not None:
-        chosen = examine(report.replica[0].url, where, training, prices)
+    _price(report, asked, prices)
+    if asked.replicas and report.replica is not None:
+        chosen = examine(report.replica[0].url, where, replace(asked, replicas=False), prices)
         chosen.copy_of = storage.url
         return chosen
     return report
@@ -440,15 +414,15 @@ def _placement(url: str, where: str | None, prices: Prices) -> Placement:
         return Placement(url, where, None, Verdict(UNKNOWN, None, reason))
 
 
-def _examine_given(found: Placement, training: Training, prices: Prices) -> RegionReport:
+def _examine_given(found: Placement, asked: CheckRegion, prices: Prices) -> RegionReport:
     """Examine a bucket whose location is given, without a request to Cloud Storage."""
     report = RegionReport(placement=found)
-    if training.num_bytes is None:
+    if asked.dataset_bytes is None:
         report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give `dataset_bytes`")
     else:
         storage_class = None if found.bucket is None else found.bucket.storage_class
-        report.reading = given_reading(training.num_bytes, storage_class, training.objects)
-    _price(report, training, prices)
+        report.reading = given_reading(int(asked.dataset_bytes), storage_class, asked.objects)
+    _price(report, asked, prices)
     return report
 
 
@@ -489,7 +463,7 @@ def _try_reading(url: str, notes: list[str]) -> bool | None:
     return True
 
 
-def _price(report: RegionReport, training: Training, prices: Prices) -> None:
+def _price(report: RegionReport, asked: CheckRegion, prices: Prices) -> None:
     """Add the costs of a pass and of the training, and the advice."""
     bucket, reading, found = report.placement.bucket, report.reading, report.placement.verdict
     if bucket is None or reading is None:
@@ -497,25 +471,24 @@ def _price(report: RegionReport, training: Training, prices: Prices) -> None:
     report.notes.extend(reading.notes)
     report.one_pass = reading_cost(reading.amounts, bucket, found, prices)
     if report.one_pass is not None:
-        readers = training.hosts if training.hosts_read_all else 1
-        report.training = report.one_pass.times(reading.passes * training.epochs * readers)
+        report.training = report.one_pass.times(reading.passes * asked.epochs * asked.readings)
     if found.kind == PAID and (report.replica is None or not report.replica[1].is_free):
-        _advise(report, training, prices)
+        _advise(report, asked, prices)
 
 
-def _advise(report: RegionReport, training: Training, prices: Prices) -> None:
+def _advise(report: RegionReport, asked: CheckRegion, prices: Prices) -> None:
     """Add the cost of a new copy to a report, and of the other ways to read the data."""
     bucket, reading, where = report.placement.bucket, report.reading, report.placement.where
     if bucket is None or reading is None or where is None or report.one_pass is None:
         return
     url = report.placement.url
-    of_epoch = reading.passes * (training.hosts if training.hosts_read_all else 1)
+    of_epoch = reading.passes * asked.readings
     places = Places(bucket=bucket, where=where, prices=prices, passes=of_epoch)
     epoch = {each.kind: each for each in offers(reading, places)}
     if COPY in epoch:
         report.copy = epoch[COPY]
         report.copy_epochs = epochs_to_pay(report.copy.once, far=epoch[DIRECT].read, near=report.copy.read)
-    report.offers = offers(reading, replace(places, passes=of_epoch * training.epochs, months=training.months))
+    report.offers = offers(reading, replace(places, passes=of_epoch * asked.epochs, months=asked.months))
     report.notes.extend(storage_notes(report.offers))
     if any(offer.kind == CACHE for offer in report.offers):
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
@@ -532,7 +505,7 @@ def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
 
 
 def _reading(
-    storage: Storage, manifest: Manifest | None, training: Training, default_class: str | None, notes: list[str]
+    storage: Storage, manifest: Manifest | None, asked: CheckRegion, default_class: str | None, notes: list[str]
 ) -> Reading | None:
     """Return the data that one pass reads; None if their amount is unknown."""
     bucket, _, prefix = storage.url.partition("://")[2].partition("/")
@@ -546,7 +519,7 @@ def _reading(
         objects = []
     if manifest is not None:
         objects = objects or [StoredObject("", 1, (default_class or "standard").lower())]
-        return _dataset_reading(storage, manifest, training, objects, notes)
+        return _dataset_reading(storage, manifest, asked, objects, notes)
     if not objects:
         notes.append("no cost: there are no objects")
         return None
@@ -557,15 +530,15 @@ def _reading(
 
 
 def _dataset_reading(
-    storage: Storage, manifest: Manifest, training: Training, objects: list[StoredObject], notes: list[str]
+    storage: Storage, manifest: Manifest, asked: CheckRegion, objects: list[StoredObject], notes: list[str]
 ) -> Reading:
     """Return a loader's pass over one split, divided among storage classes in proportion to the split's objects."""
     from loaders.dataset import open_dataset
 
     names = [split.name for split in manifest.splits]
-    dataset = open_dataset(storage.url, training.split or ("train" if "train" in names else names[0]), "off")
+    dataset = open_dataset(storage.url, asked.split or ("train" if "train" in names else names[0]), "off")
     try:
-        total = pass_traffic(dataset, world_size=1 if training.hosts_read_all else training.hosts)
+        total = pass_traffic(dataset, world_size=1 if asked.hosts_read_all else asked.hosts or 1)
     except (FormatError, StorageError) as error:
         notes.append(f"requests are an estimate: {error}")
         total = PassTraffic(-(-dataset.split.num_bytes // READ_BYTES), dataset.split.num_bytes)

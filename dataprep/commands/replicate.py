@@ -11,13 +11,12 @@ import click
 
 from dataprep.arguments import READ, WHERE, WRITE, Place, Places, command_of, function_of, option, request, texts
 from dataprep.builder.finished import shape_faults
-from dataprep.cloud.cost import Amount, Cost, copy_verdict, copying_cost, epochs_to_pay, reading_cost
+from dataprep.cloud.cost import Amount, Cost, copy_verdict, copying_cost
 from dataprep.cloud.placement import bucket_name, guard, is_bucket
 from dataprep.cloud.prices import Prices
-from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe, placement, verdict
+from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
 from dataprep.commands.build_run import Watched, people
-from dataprep.commands.check_region import Training, examine
 from dataprep.commands.progress import CopyProgress, Viewer
 from dataprep.commands.region_options import Guarded, Priced
 from dataprep.dataset.replicas import Replica
@@ -59,9 +58,7 @@ class Replicate(Priced, Guarded, Watched):
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     to: Places = option("Folder or gs:// prefix of a copy; may be repeated.", metavar="URL", group=WRITE)
-    dry_run: bool = option(
-        "Print what would be copied, the price, and when the copy pays for itself; write nothing.", default=False
-    )
+    dry_run: bool = option("Print what would be copied, and the price; write nothing.", default=False)
     max_usd: float | None = option(
         "Copy nothing if all copies together cost more than this.", default=None, low=0, metavar="USD"
     )
@@ -103,7 +100,7 @@ def _copied(asked: Replicate, viewer: Viewer, say: Callable[[str], object]) -> R
         progress.step("listing the dataset and its copies")
         try:
             phases = dataset_phases(open_storage(url), shape_faults)
-            plans = [planned_copy(plan_copy(url, each, phases), prices, epochs=asked.dry_run) for each in urls]
+            plans = [planned_copy(plan_copy(url, each, phases), prices) for each in urls]
         except CredentialsError as error:
             raise CredentialsError(f"{error}{_PRICE_ALONE}") if asked.dry_run else error from None
     _check_price(plans, asked.max_usd)
@@ -173,8 +170,6 @@ def _json(plan: PlannedCopy) -> dict[str, object]:
         "usd_per_gib": plan.verdict.usd_per_gib,
         "reason": plan.verdict.reason,
         "usd": None if cost is None else {**asdict(cost), "total": cost.total},
-        "reader": plan.reader,
-        "epochs": plan.epochs,
     }
 
 
@@ -186,12 +181,6 @@ class PlannedCopy:
     verdict: Verdict
     cost: Cost | None
     """Cost of copying the missing objects."""
-    target: BucketLocation | None = None
-    """Location of the target's bucket; None for a folder on disk."""
-    reader: str | None = None
-    """Region of the copy's readers; None if epochs are not calculated, or the bucket has no region."""
-    epochs: int | None = None
-    """Number of epochs, read in that region, after which the copy pays off; None if never, or unknown."""
 
     @property
     def lines(self) -> list[str]:
@@ -212,20 +201,15 @@ class PlannedCopy:
             return [*found, "  price     not known"]
         parts = f"{usd(self.cost.transfer)} transfer, {usd(self.cost.retrieval)} retrieval"
         found.append(f"  price     {usd(self.cost.total)} once ({parts}, {usd(self.cost.operations)} operations)")
-        if self.reader is not None:
-            plural = "" if self.epochs == 1 else "s"
-            often = f"after {self.epochs:,} epoch{plural}" if self.epochs else "never by cheaper reading alone, if"
-            found.append(f"  pays      {often} read in {self.reader}")
         return found
 
 
-def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCopy:
+def planned_copy(copying: Copying, prices: Prices) -> PlannedCopy:
     """Calculate the price of a copy from the locations of the buckets and the classes of the objects.
 
     Args:
         copying: The copy.
         prices: Prices to apply.
-        epochs: Also calculate after how many epochs the copy pays off, which reads a part of the dataset's index.
 
     Raises:
         AccessError: A bucket does not exist, or there are no credentials.
@@ -247,14 +231,9 @@ def planned_copy(copying: Copying, prices: Prices, *, epochs: bool) -> PlannedCo
     if source is None:
         free = Verdict(CO_LOCATED, 0.0, f"from this machine to {describe(target)}: Cloud Storage charges no uploads")
         cost = copying_cost([_amount("standard", copying.objects, copying.num_bytes)], target, target, prices)
-        return PlannedCopy(copying=copying, verdict=free, cost=cost, target=target)
-    amounts = _amounts(copying, source)
-    cost = copying_cost(amounts, source, target, prices)
-    regions = placement(target)[1]
-    reader = regions[0] if regions and epochs else None
-    pays = _epochs(copying, target, reader, cost, prices) if reader and cost else None
-    found = copy_verdict(source, target, prices)
-    return PlannedCopy(copying=copying, verdict=found, cost=cost, target=target, reader=reader, epochs=pays)
+        return PlannedCopy(copying=copying, verdict=free, cost=cost)
+    cost = copying_cost(_amounts(copying, source), source, target, prices)
+    return PlannedCopy(copying=copying, verdict=copy_verdict(source, target, prices), cost=cost)
 
 
 def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
@@ -273,18 +252,6 @@ def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
             of_class[0] += 1
             of_class[1] += info.num_bytes
     return [_amount(name, objects, num_bytes) for name, (objects, num_bytes) in sorted(sums.items())]
-
-
-def _epochs(copying: Copying, target: BucketLocation, reader: str, once: Cost, prices: Prices) -> int | None:
-    """Return the number of epochs, read in the target's region, after which the copy pays off."""
-    report = examine(copying.source.url, reader, Training(), prices)
-    if report.reading is None or report.one_pass is None:
-        return None
-    storage_class = (target.storage_class or "standard").lower()
-    gets = Amount(storage_class=storage_class, num_bytes=report.reading.num_bytes, objects=0, gets=report.reading.gets)
-    near = reading_cost([gets], target, verdict(target, reader, prices), prices)
-    passes = report.reading.passes
-    return None if near is None else epochs_to_pay(once, far=report.one_pass.times(passes), near=near.times(passes))
 
 
 def _amount(storage_class: str, objects: int, num_bytes: int) -> Amount:

@@ -7,7 +7,7 @@ import pytest
 from dataprep.cloud.offers import gib
 from dataprep.cloud.prices import published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID
-from dataprep.commands.check_region import RegionReport, Training, examine
+from dataprep.commands.check_region import CheckRegion, RegionReport, examine
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import UsageError
@@ -33,7 +33,7 @@ def dataset(buckets, uploaded) -> str:
 
 
 def examined(url: str, where: str | None = HERE, **training: object) -> RegionReport:
-    return examine(url, where, Training(**training), published_prices())
+    return examine(url, where, CheckRegion(urls=url, **training), published_prices())
 
 
 def test_one_pass_reads_the_split_that_training_reads(dataset):
@@ -98,7 +98,7 @@ def test_a_copy_in_the_readers_region_is_named_and_examined_where_told(uploaded,
     found = examined(url)
     assert (found.replica[0].url, found.copy_of) == (copy, None)
     assert (found.commands, found.copy) == ([], None)
-    chosen = examine(url, HERE, Training(), published_prices(), replicas=True)
+    chosen = examined(url, replicas=True)
     assert (chosen.copy_of, chosen.placement.url, chosen.placement.verdict.kind) == (url, copy, CO_LOCATED)
     storage.delete(REPLICAS)
     storage.create(REPLICAS, b"{}")
@@ -112,10 +112,11 @@ def test_bytes_are_shown_as_cloud_storage_bills_them():
 
 def test_a_dataset_is_copied_by_replicate_also_if_its_size_is_given(uploaded):
     url = uploaded("imagenet-webdataset", "gs://report-us/sized")
-    report = examine(url, THERE, Training(num_bytes=MIB), published_prices())
+    report = examined(url, THERE, dataset_bytes=MIB)
     assert report.commands[1] == f"dataprep replicate {url} --to gs://NEW-BUCKET/sized"
     given = BucketLocation(location="US", location_type="multi-region")
-    report = examine(url, THERE, Training(num_bytes=MIB), published_prices(), located=given)
+    asked = CheckRegion(urls=url, dataset_bytes=MIB)
+    report = examine(url, THERE, asked, published_prices(), located=given)
     assert report.commands[1:] == [
         f"dataprep replicate {url} --to gs://NEW-BUCKET/sized --max-usd 1     # a dataset of dataprep",
         f"gcloud storage cp -r {url} gs://NEW-BUCKET/     # other data; the price needs `objects`",
