@@ -504,7 +504,7 @@ def test_published_resnets_have_the_plans_of_the_documents_table():
         found = parse_accelerator("v3-128")
         vcpus = found.machine.vcpus if cores is None else cores / USABLE_SHARE / VCPU_SPEED
         pod = Pod(hosts=found.hosts, vcpus=vcpus, ram_bytes=1e11, nic_gbps=found.machine.nic_gbps)
-        cost = cost_from_table(loader, 224, InputRequest().data.image_bytes[0])
+        cost = cost_from_table(loader, 224, InputRequest(accelerator="all", images_per_s=1).image_bytes[0])
         return plan_capacity(images_per_s, pod, cost_on_host(cost, host_cores()["v3"].speed))
 
     multiplications = {"50": 4.1, "101": 7.8, "152": 11.5, "200": 15.1}

@@ -116,24 +116,9 @@ class InputRequest(Request):
     epochs: int = option("Epochs to time.", default=1, low=1, group=OTHER)
 
     @property
-    def data(self) -> PlannedData:
-        """The request's options about the data."""
-        return PlannedData(
-            dataset=self.dataset,
-            given_bytes=None if self.dataset_bytes is None else int(self.dataset_bytes),
-            images=self.images,
-            objects=self.objects,
-        )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PlannedData:
-    """Facts about the data; a published dataset's figures replace those that are None."""
-
-    dataset: str
-    given_bytes: int | None
-    images: int | None
-    objects: int | None
+    def given_bytes(self) -> int | None:
+        """Size of all images, if it is given."""
+        return None if self.dataset_bytes is None else int(self.dataset_bytes)
 
     @property
     def image_bytes(self) -> tuple[float, str]:
@@ -351,7 +336,7 @@ class InputPlan:
         epochs = self.request.epochs
         if epochs == 1:
             return None
-        per_epoch = self.request.data.epoch_images or round(self.stored.num_bytes / self.cost.image.num_bytes)
+        per_epoch = self.request.epoch_images or round(self.stored.num_bytes / self.cost.image.num_bytes)
         hours = epochs * per_epoch / (self.plan.asked_images_per_s * self.plan.utilisation) / 3600
         return TrainingTime(
             epochs=epochs,
@@ -409,9 +394,8 @@ def plan_input(request: InputRequest) -> InputPlan | EnoughTpus:
         return _all_tpus(request)
     accelerator = parse_accelerator(request.accelerator)
     cost = _host_cost(request, accelerator.generation.name)
-    data = request.data
     stored = StoredImages(
-        num_bytes=data.num_bytes(cost.image.num_bytes), short_side=STORED_SIDES[request.dataset], url=cost.url
+        num_bytes=request.num_bytes(cost.image.num_bytes), short_side=STORED_SIDES[request.dataset], url=cost.url
     )
     pod = _pod(request, accelerator.machine, accelerator.hosts)
     return InputPlan(
@@ -460,7 +444,7 @@ def _host_cost(request: InputRequest, generation: str) -> HostCost:
         if request.loader != found.cost.loader:
             raise UsageError(f"{request.measured.name} has no {request.loader}; it has {found.cost.loader}")
         name = request.measured.name
-        image = replace(found.cost, num_bytes=request.data.image_bytes[0]) if is_given else found.cost
+        image = replace(found.cost, num_bytes=request.image_bytes[0]) if is_given else found.cost
         return HostCost(
             image=image,
             others={},
@@ -471,7 +455,7 @@ def _host_cost(request: InputRequest, generation: str) -> HostCost:
             bytes_source=GIVEN if is_given else name,
             url=found.url,
         )
-    bytes_per_image, bytes_source = request.data.image_bytes
+    bytes_per_image, bytes_source = request.image_bytes
     costs = {}
     for name in get_args(Loader):
         try:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 import click
 
@@ -154,7 +154,7 @@ def _run(asked: Adopt, viewer: Viewer) -> Adoption:
     return adoption
 
 
-def _looked_at(asked: Adopt, viewer: Viewer) -> _Summary:
+def _looked_at(asked: Adopt, viewer: Viewer) -> dict[str, Any]:
     """Look at the data and read the first shard; nothing is written."""
     adoption = asked.adoption()
     with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
@@ -177,71 +177,27 @@ def _print(asked: Adopt, *, as_json: bool) -> None:
     click.echo(json.dumps(summary) if as_json else "\n".join(_lines(summary)))
 
 
-class _SplitSummary(TypedDict):
-    """One split, as `--json` prints it."""
-
-    name: str
-    samples: NotRequired[int]
-    shards: int
-    bytes: int
-    rejected: NotRequired[dict[str, int]]
-
-
-class _FirstShard(TypedDict):
-    """Contents of the first shard, as `--dry-run --json` prints them."""
-
-    file: str
-    samples: int
-    labels: str
-    """`text`, `number` or `none`."""
-    labelled: int
-    """Number of its samples that have a label."""
-    fields: dict[str, int]
-    """Number of its samples that have each field other than the image."""
-
-
-class _Summary(TypedDict):
-    """Data that were found or adopted, as `--json` prints them."""
-
-    url: str
-    name: NotRequired[str]
-    kind: str
-    format: str
-    revision: NotRequired[int]
-    already: NotRequired[bool]
-    classes: NotRequired[int]
-    labelled: NotRequired[int]
-    """Number of samples that have a label."""
-    fields: NotRequired[dict[str, int]]
-    """Number of samples that have each field other than the image."""
-    notes: NotRequired[tuple[str, ...]]
-    splits: list[_SplitSummary]
-    first_shard: NotRequired[_FirstShard]
-
-
-def _found_summary(url: str, found: Found) -> _Summary:
+def _found_summary(url: str, found: Found) -> dict[str, Any]:
     shards = Counter(shard.split for shard in found.shards)
     num_bytes: Counter[str] = Counter()
     for shard in found.shards:
         num_bytes[shard.split] += shard.num_bytes
-    splits: list[_SplitSummary] = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
+    splits = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
     return {"url": url, "kind": found.kind, "format": found.format, "splits": splits}
 
 
-def _first_shard(job: ReadJob) -> _FirstShard:
+def _first_shard(job: ReadJob) -> dict[str, Any]:
     first = read_first(job)
-    form = "text" if first.kind.texts else "number" if first.labels else "none"
-    file = job.found.shards[0].name
     return {
-        "file": file,
+        "file": job.found.shards[0].name,
         "samples": first.samples,
-        "labels": form,
+        "labels": "text" if first.kind.texts else "number" if first.labels else "none",
         "labelled": first.labels.total(),
         "fields": dict(first.fields),
     }
 
 
-def _summary(adoption: Adoption) -> _Summary:
+def _summary(adoption: Adoption) -> dict[str, Any]:
     manifest = adoption.manifest
     return {
         "url": adoption.url,
@@ -267,7 +223,7 @@ def _summary(adoption: Adoption) -> _Summary:
     }
 
 
-def _lines(summary: _Summary) -> Sequence[str]:
+def _lines(summary: dict[str, Any]) -> Sequence[str]:
     classes = f", {counted(summary['classes'], 'class')}" if summary.get("classes") else ""
     already = " exists already; read it again with --overwrite" if summary.get("already") else ""
     lines = [printable(f"{summary['url']}: {summary['kind']}{classes}{already}")]

@@ -115,7 +115,7 @@ def _facts(found: InputPlan) -> dict[str, str]:
         facts["assumed"] = (
             f"{human_bytes(cost.image.num_bytes)} an image, the {cost.bytes_source}: give {missing} as well"
         )
-    if images := request.data.epoch_images:
+    if images := request.epoch_images:
         minutes = images / (plan.asked_images_per_s * plan.utilisation) / 60
         facts["epoch"] = f"{minutes:,.1f} min for the {images:,} images" + (
             "" if request.images else f" of {request.dataset}"
