@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.arguments import command_of, option, request
+from dataprep.arguments import command_of
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.messages import human_bytes, printable
-from loaders.bench.run import BenchRequest, run_bench
-from loaders.bench.table import BenchSection, BenchTable, Comparison, compare, read_table, to_document
+from loaders.bench.run import BenchRequest, BenchSection, BenchTable, run_bench, to_document
+from loaders.metrics.earlier import compare, read_earlier
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,29 +41,24 @@ class BenchProgress(AdoptProgress):
         self._show(what, done, total, "")
 
 
-@request
-class Bench(BenchRequest):
-    __doc__ = BenchRequest.__doc__
-    compare: Path | None = option(
-        "Show the rates next to an earlier run's, whose --json is in this file.", default=None, metavar="FILE"
-    )
-
-
-def _bench(asked: Bench, *, as_json: bool) -> None:
-    before = None if asked.compare is None else read_table(asked.compare)
+def _bench(asked: BenchRequest, *, as_json: bool) -> None:
+    before = read_earlier(asked.compare, "sections", "dataprep bench --json")
     with BenchProgress(quiet=as_json) as progress, tempfile.TemporaryDirectory(prefix="dataprep-bench-") as work:
         table = run_bench(asked, Path(work), progress)
-    comparison = None if before is None else compare(before, table)
+    document = to_document(table)
+    comparison = compare(before, document)
     if as_json:
-        found = {} if comparison is None else {"comparison": comparison}
-        click.echo(json.dumps(to_document(table) | found))
+        found = {} if comparison is None else {"comparison": asdict(comparison)}
+        click.echo(json.dumps(document | found))
         return
     _print(table)
     if comparison is not None:
-        _print_comparison(comparison)
+        from dataprep.host.piped import open_console, print_lines
+
+        print_lines(open_console(), "", comparison.text())
 
 
-command = command_of(Bench, _bench, "bench", epilog=EPILOG)
+command = command_of(BenchRequest, _bench, "bench", epilog=EPILOG)
 
 
 def _print(table: BenchTable) -> None:
@@ -87,29 +83,6 @@ def _print(table: BenchTable) -> None:
         "largest process, and of all.",
         style="dim",
     )
-
-
-def _print_comparison(comparison: Comparison) -> None:
-    """Print the differences other than the rates, then the rates."""
-    from dataprep.host.piped import open_console, print_table
-
-    console = open_console()
-    console.print()
-    for difference in comparison["differences"]:
-        _say(console, f"differs: {difference}", style="yellow")
-    if comparison["differences"]:
-        _say(console, "The ratios below hold these differences, too.")
-        console.print()
-    for row in comparison["rows"]:
-        _say(console, f"{row['section']}: {row['verdict']}")
-        rates = (row["before_images_per_s"], row["now_images_per_s"])
-        ratios = (row["ratio"], row["lowest_ratio"], row["highest_ratio"], row["cpu_ratio"])
-        table = _table("before images/s", "now images/s", "now / before", "from", "to", "CPU")
-        table.add_row(*(f"{each:,.0f}" for each in rates), *(f"{each:.2f}" for each in ratios))
-        print_table(console, table)
-        console.print()
-    for line in comparison["unmatched"]:
-        _say(console, line, style="yellow")
 
 
 def _rates(section: BenchSection) -> Table:

@@ -141,13 +141,13 @@ def _diagnose(asked: Diagnose, *, as_json: bool) -> int:
         from dataprep.pages import require_report_packages
 
         require_report_packages()
-    from loaders.report.terminal import compare_diagnoses, read_diagnosis
+    from loaders.diagnosis.findings import to_document
+    from loaders.metrics.earlier import compare, read_earlier
 
-    before = None if asked.compare is None else read_diagnosis(asked.compare)  # first, so that an error is found early
+    before = read_earlier(asked.compare, "stages", "dataprep diagnose --json")  # first: an error is found early
     device = open_device(asked.device, asked.model, asked.batch_size, asked.image_size)
     from dataprep.commands.progress import ImageProgress
     from loaders.diagnosis.diagnose import apply_best, diagnose
-    from loaders.diagnosis.findings import to_document
 
     setup = asked.setup()
     with ImageProgress(quiet=as_json) as progress:
@@ -155,7 +155,8 @@ def _diagnose(asked: Diagnose, *, as_json: bool) -> int:
         if asked.apply:
             progress.step("the best fix, tried")
             found = apply_best(setup, device, found, seconds=asked.seconds)
-    comparison = None if before is None else compare_diagnoses(before, found)
+    document = to_document(found)
+    comparison = compare(before, document)
     if asked.html is not None:
         from dataprep.pages import write_page
         from loaders.report.page import diagnosis_page
@@ -163,15 +164,15 @@ def _diagnose(asked: Diagnose, *, as_json: bool) -> int:
         write_page(diagnosis_page(found, comparison), asked.html)
     if as_json:
         more = {} if comparison is None else {"comparison": asdict(comparison)}
-        click.echo(json.dumps(spelled_document(Diagnose, to_document(found) | more)))
+        click.echo(json.dumps(spelled_document(Diagnose, document | more)))
     else:
         from dataprep.host.piped import open_console, print_lines
-        from loaders.report.terminal import comparison_text, diagnosis_text
+        from loaders.report.terminal import diagnosis_text
 
         console = open_console()
         print_lines(console, diagnosis_text(found))
         if comparison is not None:
-            print_lines(console, "", comparison_text(comparison, None if found.undecided else found.limit))
+            print_lines(console, "", comparison.text())
         if asked.html is not None:
             click.echo(f"written: {asked.html}")
     return UndecidedError.exit_code if found.undecided else 0

@@ -1,7 +1,6 @@
 """Rates of our loader on a user's data, for `dataprep bench`; each round is a separate process.
 
-run.py opens the datasets and repeats the rounds; round.py is one round: the caller and the process itself; table.py
-holds the result and compares it with an earlier one.
+run.py opens the datasets and repeats the rounds; round.py is one round: the caller and the process itself.
 """
 
-__all__ = ["round", "run", "table"]
+__all__ = ["round", "run"]

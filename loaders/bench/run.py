@@ -1,4 +1,6 @@
-"""Rounds of our loader on every dataset of a request; data without a manifest are indexed first.
+"""Rounds of our loader on every dataset of a request, and their result; data without a manifest are indexed first.
+
+Rates are images/s, MB are 10^6 bytes. `to_document` is the JSON that `--json` prints.
 
 with tempfile.TemporaryDirectory() as folder:
     table = run_bench(BenchRequest(urls=("shards",)), Path(folder), progress)
@@ -11,10 +13,10 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.adoption import Progress as AdoptProgress
@@ -24,12 +26,12 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import DataprepError, UsageError
 from dataprep.host.cpu import available_cores, background_cores
 from dataprep.host.measure import CommandError
-from dataprep.host.versions import machine_document
+from dataprep.host.versions import MachineDocument, machine_document
 from dataprep.storage import open_storage
 from loaders.bench.round import STAGE_TIMES, Job, Round, last_line, run_round
-from loaders.bench.table import BenchSection, BenchTable, StageShare
 from loaders.dataset import Dataset, open_dataset, refuse_mixture
 from loaders.fetch.index import DEADLINE_S, with_deadline
+from loaders.metrics.earlier import SCHEMA_VERSION
 
 INDEX_DEADLINE_S = 60.0
 WARM_UP_BATCHES = 2
@@ -38,6 +40,77 @@ SAMPLED_SHARDS = 64
 """Maximum number of shards from which the mean size of an image is estimated."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageShare:
+    """Shares of time that the threads of one stage worked and waited; the three shares add up to 1."""
+
+    name: str
+    busy_share: float
+    get_wait_share: float
+    """Share of the time in which the stage's threads waited for the stage before it."""
+    put_wait_share: float
+    """Share of the time in which the stage's threads waited for the stage after it."""
+    busy_ms_per_image: float
+    """Working time for one image, summed over all threads of the stage."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchSection:
+    """Loader on one dataset: medians of the rounds."""
+
+    url: str
+    """URL as it was given; several tars are joined by blanks."""
+    split: str
+    layout: str
+    """Layout of the dataset's files: `imagefolder`, `webdataset` or `tfrecord`."""
+    samples: int
+    """Samples stored in the split."""
+    bytes_per_image: float
+    """Mean size of an encoded image."""
+    images_per_s: float
+    """Median rate, not counting the first batches."""
+    slowest_images_per_s: float
+    fastest_images_per_s: float
+    mb_per_s: float
+    """Rate at which encoded images are read, 10^6 bytes per second."""
+    cpu_ms_per_image: float
+    """User and system time for one image, over all processes of the loader."""
+    first_batch_s: float
+    """Time from exec to the first batch, including imports."""
+    largest_mb: float
+    """Peak memory of the loader's largest process, 10^6 bytes."""
+    sum_mb: float
+    """Sum of the peaks of all processes of the loader, 10^6 bytes; pages that they share count once for each."""
+    rounds_images_per_s: tuple[float, ...]
+    stages: tuple[StageShare, ...]
+
+
+class Settings(TypedDict):
+    """Settings of all rounds."""
+
+    batch_size: int
+    image_size: int
+    workers: int
+    rounds: int
+    seconds: float | None
+    """Length of a round; None if `batches` sets it."""
+    batches: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BenchTable:
+    """Results on all datasets."""
+
+    sections: tuple[BenchSection, ...]
+    settings: Settings
+    machine: MachineDocument
+
+
+def to_document(table: BenchTable) -> dict[str, object]:
+    """Return a table as JSON values."""
+    return {"schema_version": SCHEMA_VERSION, **asdict(table)}
 
 
 class Progress(AdoptProgress, Protocol):
@@ -72,6 +145,9 @@ class BenchRequest(Request):
     )
     batches: int | None = option("Length of each round, in batches, instead of `seconds`.", default=None, low=1)
     rounds: int = option("Number of rounds.", default=5, low=1)
+    compare: Path | None = option(
+        "Show the rates next to an earlier run's, whose --json is in this file.", default=None, metavar="FILE"
+    )
 
     def __post_init__(self) -> None:
         """Check each value, and their combination."""

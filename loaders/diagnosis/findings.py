@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from dataprep.host.versions import MachineDocument
+from loaders.metrics.earlier import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from loaders.decode.decoders import Backend
 
-SCHEMA_VERSION = 1
 MIN_GAIN = 1.05
 """Gain below which a change is not worth a restart, and a difference may be noise."""
 

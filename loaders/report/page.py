@@ -14,16 +14,15 @@ from dataprep.dataset.documents import JsonObject
 from dataprep.messages import human_bytes
 from dataprep.pages import Bar, BarChart, Tone, area_chart, bar_chart, render_page
 from loaders.diagnosis.findings import Diagnosis, Fix, StageRate, StepTimes
+from loaders.metrics.earlier import Comparison
 from loaders.report.terminal import (
     NEEDS,
     PASSES,
-    DiagnosisComparison,
     attainable_sentence,
     busy_share,
     busy_words,
     change_rates,
     compute_rate,
-    figure_words,
     in_order,
     limiting_stages,
     lower_bounds_note,
@@ -43,7 +42,7 @@ PLOT_MEDIANS = 3
 """Height of the plot of steps, in median steps: in a higher plot a single slow step would flatten all others."""
 
 
-def diagnosis_page(found: Diagnosis, comparison: DiagnosisComparison | None = None) -> str:
+def diagnosis_page(found: Diagnosis, comparison: Comparison | None = None) -> str:
     """Return the page of a diagnosis."""
     return render_page(
         TEMPLATE,
@@ -52,28 +51,9 @@ def diagnosis_page(found: Diagnosis, comparison: DiagnosisComparison | None = No
         tone="good" if found.utilisation >= PASSES and not found.undecided else "warn",
         subject=(found.device, found.url),
         found=_found(found),
-        beside=None if comparison is None else _beside_diagnosis(found, comparison),
+        beside=comparison,
         facts=_facts(found.machine, found.settings),
     )
-
-
-def _beside_diagnosis(found: Diagnosis, comparison: DiagnosisComparison) -> JsonObject:
-    rates = [figure for figure in comparison.figures if figure.unit == "images/s" and figure.name != "predicted"]
-    pairs = [(figure.name, figure.before, figure.now) for figure in rates]
-    return {
-        "sentence": f"Before: {comparison.before_verdict}",
-        "differences": comparison.differences,
-        "bars": _pair_bars(pairs, compute_rate(found)),
-        "rows": [figure_words(figure) for figure in comparison.figures],
-    }
-
-
-def _pair_bars(pairs: Sequence[tuple[str, float, float]], target: float) -> BarChart:
-    """Return a chart with a bar before and a bar now for each name."""
-    bars = []
-    for name, before, now in pairs:
-        bars += [_rate_bar(f"{name}, before", before, "rest"), _rate_bar(f"{name}, now", now, "accent")]
-    return _bars("Before and now, images/s", bars, target)
 
 
 def _found(found: Diagnosis) -> JsonObject:

@@ -1,113 +1,21 @@
-"""A diagnosis for a terminal, compared with an earlier one if requested, and texts that its page also shows.
+"""A diagnosis for a terminal, and texts that its page also shows.
 
-The verdict comes first, then the stages, the parts of a step and the changes. `compare_diagnoses` lists the differences
-from an earlier run.
+The verdict comes first, then the stages, the parts of a step and the changes.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dataprep.host.versions import MachineDocument
 from dataprep.messages import printable
-from loaders.diagnosis.findings import MIN_GAIN, SCHEMA_VERSION, STAGES, Diagnosis, Fix, Limit, StageRate
+from loaders.diagnosis.findings import MIN_GAIN, STAGES, Diagnosis, Fix, StageRate
 from loaders.diagnosis.prediction import COMPUTE_BOUND
 from loaders.diagnosis.verdict import bound_of, is_main, transform_sentence
-from loaders.metrics.earlier import changed, machine_differences, read_earlier
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierDiagnosis:
-    """Parts of an earlier diagnosis that are compared."""
-
-    url: str
-    device: str
-    verdict: str
-    limit: Limit
-    observed_images_per_s: float
-    predicted_images_per_s: float
-    utilisation: float
-    stages: tuple[StageRate, ...]
-    wait_share: float
-    transfer_share: float
-    compute_share: float
-    settings: dict[str, object]
-    machine: MachineDocument
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedFigure:
-    """One figure before and now."""
-
-    name: str
-    unit: str
-    """`images/s`, or `share` for a number between 0 and 1."""
-    before: float
-    now: float
-    ratio: float | None
-    """The figure now divided by the figure before; null if that was 0."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DiagnosisComparison:
-    """A diagnosis next to an earlier one."""
-
-    differences: tuple[str, ...]
-    """Differences of machine, versions, settings, data and device, each in one line. If there are several, the ratios
-    do not show the effect of one."""
-    before_verdict: str
-    before_limit: Limit
-    figures: tuple[ComparedFigure, ...]
-
-
-def read_diagnosis(path: Path) -> EarlierDiagnosis:
-    """Read what `dataprep diagnose --json` printed.
-
-    Raises:
-        UsageError: The file is absent, too large, or not such a diagnosis.
-    """
-    return read_earlier(path, EarlierDiagnosis, SCHEMA_VERSION, "dataprep diagnose --json")
-
-
-def compare_diagnoses(before: EarlierDiagnosis, now: Diagnosis) -> DiagnosisComparison:
-    """Return the differences of a diagnosis from an earlier one. Stages are matched by name."""
-    subjects = ({"url": each.url, "device": each.device} for each in (before, now))
-    differences = [*changed("data and", *subjects), *machine_differences(before.machine, now.machine)]
-    settings = json.loads(json.dumps(now.settings))  # as they are read from a file: tuples are lists there
-    differences += changed("setting", before.settings, settings)
-    stages = {stage.name: stage.images_per_s for stage in before.stages}
-    figures = [
-        _figure("observed", "images/s", before.observed_images_per_s, now.observed_images_per_s),
-        _figure("predicted", "images/s", before.predicted_images_per_s, now.predicted_images_per_s),
-        *(
-            _figure(f"{stage.name} alone", "images/s", stages[stage.name], stage.images_per_s)
-            for stage in now.stages
-            if stage.name in stages
-        ),
-        _figure("accelerator used", "share", before.utilisation, now.utilisation),
-        _figure("waiting for a batch", "share", before.wait_share, now.wait_share),
-        _figure("waiting for its transfer", "share", before.transfer_share, now.transfer_share),
-        _figure("computing", "share", before.compute_share, now.compute_share),
-    ]
-    return DiagnosisComparison(
-        differences=tuple(differences),
-        before_verdict=before.verdict,
-        before_limit=before.limit,
-        figures=tuple(figures),
-    )
-
-
-def _figure(name: str, unit: str, before: float, now: float) -> ComparedFigure:
-    return ComparedFigure(name=name, unit=unit, before=before, now=now, ratio=now / before if before > 0 else None)
-
 
 PASSES = 0.9
 """Utilisation of the accelerator at which a run passes MLPerf Storage."""
@@ -236,13 +144,6 @@ def no_change_sentence(found: Diagnosis) -> str:
     return "No single change divides the cores so." if attainable_sentence(found) else "No single change helps."
 
 
-def figure_words(figure: ComparedFigure) -> tuple[str, str, str, str]:
-    """Return the name of a compared figure, its values before and now, and their ratio."""
-    words = percent if figure.unit == "share" else rate
-    name = figure.name if figure.unit == "share" else f"{figure.name}, {figure.unit}"
-    return name, words(figure.before), words(figure.now), "" if figure.ratio is None else f"{figure.ratio:.2f}"
-
-
 _BAR_CHARACTERS = 12
 _STEP_CHARACTERS = 60
 _PARTS = (("wait", "█", "red"), ("transfer", "▓", "yellow"), ("compute", "░", "blue"))
@@ -280,23 +181,6 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         _fixes(found) if found.fixes else _line(no_change_sentence(found)),
     ]
     return Group(*lines)
-
-
-def comparison_text(comparison: DiagnosisComparison, limit: Limit | None) -> RenderableType:
-    """Return a comparison for `rich` to print: differences other than rates first."""
-    table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right", "right"):
-        table.add_column(justify=justify, no_wrap=True)
-    table.add_row(*(Text(title, style="dim") for title in ("", "before", "now", "now / before")))
-    for figure in comparison.figures:
-        table.add_row(*figure_words(figure))
-    lines = [_line(f"differs: {difference}", "yellow") for difference in comparison.differences]
-    if lines:
-        lines.append(_line("The ratios below hold these differences, too."))
-    lines.append(_line(f"before: {comparison.before_verdict}", "dim"))
-    if limit not in (None, comparison.before_limit):
-        lines.append(_line(f"The limit was {comparison.before_limit}, and is {limit} now.", "bold"))
-    return Group(*lines, table)
 
 
 def _stages(found: Diagnosis) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from loaders.bench.table import BenchSection, BenchTable, StageShare
+from loaders.bench.run import BenchSection, BenchTable, StageShare
 from loaders.diagnosis.findings import Applied, Bound, Diagnosis, Fix, StageRate, StepTimes, TransformCost
 
 BATCH_SIZE = 256

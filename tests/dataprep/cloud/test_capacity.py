@@ -25,8 +25,8 @@ from dataprep.cloud.capacity import (
     verdict_sentence,
 )
 from dataprep.errors import UndecidedError, UsageError
-from loaders.bench.table import BenchSection, BenchTable
-from loaders.bench.table import to_document as bench_document
+from loaders.bench.run import BenchSection, BenchTable
+from loaders.bench.run import to_document as bench_document
 from loaders.diagnosis.findings import Diagnosis, StageRate
 from loaders.diagnosis.findings import to_document as diagnosis_document
 from tests.support.costs import COSTS, cost_by_hand

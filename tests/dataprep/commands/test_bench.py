@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from loaders.bench.table import to_document
+from loaders.bench.run import to_document
 from tests.support.builds import command, dataprep, succeeds
 from tests.support.findings import bench_table
 from tests.support.waiting import end_soon
@@ -25,8 +25,8 @@ def test_bench_prints_a_table(finished, tmp_path):
     run = succeeds("bench", *urls, *SMALL, "--compare", tmp_path / "old.json")
     lines = run.stdout.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
-    assert "differs: setting image_size: 224 before, 32 now" in lines
-    assert "no dataset is in both tables" in run.stdout
+    assert "differs: settings image_size: 224 before, 32 now" in lines
+    assert "no dataset is in both results" in run.stdout
     rules = [line for line in lines if line.startswith("─")]
     assert rules and max(map(len, rules)) <= 80
     (medians,) = (line for line in lines if line.startswith("Medians of "))
@@ -64,9 +64,9 @@ def test_bench_prints_one_json_document(finished, tmp_path):
     assert len(section["rounds_images_per_s"]) == 2
     assert {stage["name"] for stage in section["stages"]} >= {"fetch", "decode"}
     comparison = document["comparison"]
-    assert f"data url: shards/imagenet before, {url} now" in comparison["differences"]
-    (ours,) = comparison["rows"]
-    assert ours["now_images_per_s"] == section["images_per_s"]
+    assert f"sections url: shards/imagenet before, {url} now" in comparison["differences"]
+    figures = {figure["name"]: figure["now"] for figure in comparison["figures"]}
+    assert figures["sections images_per_s"] == section["images_per_s"]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,11 @@ def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(finished, tmp
     before.write_text(CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False).stdout)
     out = CliRunner().invoke(command, [*words, "--compare", str(before)], catch_exceptions=False).stdout
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
-    for line in (r"stage +images/s alone +busy +CPU ms/image", r" +before +now +now / before", "before: .*"):
+    for line in (
+        r"stage +images/s alone +busy +CPU ms/image",
+        r" +before +now +now / before",
+        r"observed_images_per_s +.*",
+    ):
         assert re.search(f"^{line}$", out, re.MULTILINE), out
     assert re.search(r"^predicted together .*, observed .*$", out, re.MULTILINE)
     assert out.splitlines()[0].endswith(".")

@@ -1,6 +1,5 @@
 """Rates of our loader on data of any origin: what is read, what is measured, and what is refused."""
 
-import json
 import shutil
 
 import pytest
@@ -11,7 +10,6 @@ from dataprep.commands.bench import BenchProgress
 from dataprep.errors import DataprepError, UsageError
 from loaders.bench.round import Round
 from loaders.bench.run import BenchRequest, expand_braces, grouped, open_data, run_bench, section_of, stage_shares
-from loaders.bench.table import to_document
 from loaders.dataset import open_dataset
 
 QUIET = BenchProgress(quiet=True)
@@ -41,7 +39,6 @@ def test_a_section_has_rates_memory_and_stages(dataset, tmp_path):
     stages = {stage.name: stage for stage in section.stages}
     assert {"fetch", "decode"} <= stages.keys()
     assert stages["decode"].busy_ms_per_image > 0
-    assert json.loads(json.dumps(to_document(table)))["sections"][0]["layout"] == "webdataset"
     assert not list(tmp_path.iterdir())
 
 

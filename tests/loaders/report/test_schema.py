@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from loaders.bench import table as bench_module
+from loaders.bench import run as bench_module
 from loaders.diagnosis import findings as findings_module
 from tests.support.findings import bench_table, diagnosis, transform_cost
 from tests.support.markdown import ROOT
