@@ -351,10 +351,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
         schedule=config.schedule(),
         loader=data.training_loader(settings),
         logs=EpochLogs(
-            None if "://" in workdir else workdir,
-            enabled=rank == 0,
-            wandb=config.wandb,
-            spell=partial(spelled, Config),
+            None if "://" in workdir else workdir, enabled=rank == 0, wandb=config.wandb, spell=partial(spelled, Config)
         ),
         checkpoints=CheckpointFolder(workdir, keep=config.keep_checkpoints, codec=NUMPY),
         description=config.description(),

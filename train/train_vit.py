@@ -42,13 +42,7 @@ from train.flags.options import (
     run_entry,
     with_defaults,
 )
-from train.flags.shared import (
-    FAKE_DATA,
-    PackOptions,
-    RunOptions,
-    check_packs,
-    check_shares,
-)
+from train.flags.shared import FAKE_DATA, PackOptions, RunOptions, check_packs, check_shares
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices, LoopConfig, Plan, plan_of, plan_text
 from train.loops.loop import Training
@@ -314,11 +308,7 @@ def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     runtime.shard_like_weights(moments_of(optimizer))
     runtime.end_step()
     task = (PackedClassifierTask if flags.pack_tokens else ClassifierTask)(
-        model=model,
-        runtime=runtime,
-        precision=flags.precision,
-        accum_iter=flags.accum_iter,
-        validation=validation,
+        model=model, runtime=runtime, precision=flags.precision, accum_iter=flags.accum_iter, validation=validation
     )
     return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, clip_grad_norm=flags.clip_grad_norm)
 

@@ -291,10 +291,7 @@ def needs(images_per_s: float, pod: Pod, cost: ImageCost, cached_share: float = 
     of_host = images_per_s / pod.hosts
     gbps = of_host * cost.num_bytes * 8e-9 * (1 - cached_share)
     cores = Resource(
-        name="cores",
-        needed=of_host * cost.cpu_ms * 1e-3,
-        available=pod.vcpus * USABLE_SHARE * VCPU_SPEED,
-        unit="cores",
+        name="cores", needed=of_host * cost.cpu_ms * 1e-3, available=pod.vcpus * USABLE_SHARE * VCPU_SPEED, unit="cores"
     )
     network = Resource(
         name="network",
@@ -332,11 +329,7 @@ def enough_hosts(
         plan = plan_capacity(images_per_s, pod_of(machine, accelerator.hosts), cost) if accelerator else None
         found.append(
             EnoughHosts(
-                machine=machine,
-                host_images_per_s=host_images_per_s,
-                hosts=hosts,
-                accelerator=accelerator,
-                plan=plan,
+                machine=machine, host_images_per_s=host_images_per_s, hosts=hosts, accelerator=accelerator, plan=plan
             )
         )
     return sorted(found, key=_rank)

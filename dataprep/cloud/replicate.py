@@ -19,14 +19,7 @@ from typing import Any
 from dataprep.cloud.placement import bucket_name, is_bucket
 from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.index import index_files, open_index
-from dataprep.dataset.manifest import (
-    MANIFEST,
-    MANIFEST_ADVICE,
-    MAX_MANIFEST_BYTES,
-    built_as,
-    manifest_in,
-    no_dataset,
-)
+from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, built_as, manifest_in, no_dataset
 from dataprep.dataset.paths import CARDS, PLAN_JSON
 from dataprep.dataset.records import Manifest, class_name_of
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset

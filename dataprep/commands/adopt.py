@@ -10,15 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from dataprep.adoption import (
-    NO_LABELS,
-    Adoption,
-    AdoptRequest,
-    Found,
-    find,
-    read_class_names,
-    with_class_names,
-)
+from dataprep.adoption import NO_LABELS, Adoption, AdoptRequest, Found, find, read_class_names, with_class_names
 from dataprep.adoption import adopt as adopt_data
 from dataprep.adoption.shards import ReadJob, read_first
 from dataprep.arguments import LABELS, OTHER, READ, WRITE, Pairs, Place, command_of, function_of, option, request

@@ -513,10 +513,7 @@ class BuildCustom(ImageBuild):
         "Licence of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
     )
     origin: str | None = option(
-        "Origin of the images, for the manifest.",
-        default=None,
-        shown="the one that the class states",
-        group=WRITE,
+        "Origin of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
     )
     repeat: Literal["virtual", "physical"] = option(
         "For a class with several passes in an epoch: store each image once, or all passes.",

@@ -279,11 +279,7 @@ def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
 def _copy_document(report: RegionReport) -> dict[str, object] | None:
     if report.copy is None:
         return None
-    return {
-        "once": _cost(report.copy.once),
-        "storage_per_month": report.copy.kept,
-        "epochs": report.copy_epochs,
-    }
+    return {"once": _cost(report.copy.once), "storage_per_month": report.copy.kept, "epochs": report.copy_epochs}
 
 
 def _cost(cost: Cost | None) -> dict[str, float] | None:

@@ -75,10 +75,7 @@ class Convert(ImageBuild):
     )
     no_fields: bool = option("Keep no field.", default=False, group=READ)
     default: Pairs = option(
-        "Value for samples without this field; may be repeated.",
-        default_factory=dict,
-        metavar="NAME=VALUE",
-        group=READ,
+        "Value for samples without this field; may be repeated.", default_factory=dict, metavar="NAME=VALUE", group=READ
     )
     repeat: Literal["virtual", "physical"] = option(
         "For a dataset of several passes in an epoch: store each image once, or all passes.",

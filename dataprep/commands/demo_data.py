@@ -49,11 +49,7 @@ class DemoData(Request):
         low=20,
         group=WRITE,
     )
-    odd: bool = option(
-        "Add oddities of the real datasets: PNG, CMYK, truncated images, …",
-        default=False,
-        group=WRITE,
-    )
+    odd: bool = option("Add oddities of the real datasets: PNG, CMYK, truncated images, …", default=False, group=WRITE)
     annotations: bool = option("coco: write annotations in the layout of COCO 2017, too.", default=False, group=WRITE)
     seed: int = option("Seed of the crops.", default=0, low=0, high=MOST_SEED, group=WRITE)
     serve: bool = option(

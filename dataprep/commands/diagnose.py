@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from dataprep.arguments import (
-    IMAGES,
-    READ,
-    WHERE,
-    WRITE,
-    Place,
-    Request,
-    command_of,
-    option,
-    request,
-    spelled_document,
-)
+from dataprep.arguments import IMAGES, READ, WHERE, WRITE, Place, Request, command_of, option, request, spelled_document
 from dataprep.errors import UndecidedError, UsageError, needing
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean

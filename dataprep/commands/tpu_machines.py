@@ -299,12 +299,7 @@ def state_of(where: Where, gcloud: Gcloud) -> TpuState:
             }
         wanted = gcloud.read(queued_command(place))
         if wanted:
-            return {
-                "api": "tpu",
-                "state": wanted.get("state", {}).get("state"),
-                "type": "queued request",
-                "workers": 0,
-            }
+            return {"api": "tpu", "state": wanted.get("state", {}).get("state"), "type": "queued request", "workers": 0}
     machines = gcloud.read(instances_command(place)) or []
     if not machines and not gcloud.dry_run:
         raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")

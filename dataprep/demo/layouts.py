@@ -327,10 +327,7 @@ def _documents(images: Sequence[Described], folder: str, seed: int) -> Iterator[
     order = [int(place) for place in permutation(len(instances), seed=seed, purpose="demo/order")]
     shared = _shared(images, folder)
     yield "captions", {**shared, "annotations": captions[::-1]}
-    yield (
-        "instances",
-        {**shared, "annotations": [instances[place] for place in order], "categories": CATEGORIES},
-    )
+    yield ("instances", {**shared, "annotations": [instances[place] for place in order], "categories": CATEGORIES})
     person = CATEGORIES[0] | {"keypoints": KEYPOINT_NAMES, "skeleton": [[16, 14], [14, 12]]}
     annotated = [keypoints | instance for instance, keypoints in people]
     yield "person_keypoints", {**shared, "annotations": annotated, "categories": [person]}

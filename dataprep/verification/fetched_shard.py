@@ -35,14 +35,7 @@ from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_of
 from dataprep.storage.parquet import table_in
 from dataprep.verification.findings import Findings
-from dataprep.verification.shard import (
-    CheckedShard,
-    DigestingReader,
-    Row,
-    ShardResult,
-    check_digests,
-    check_pixels,
-)
+from dataprep.verification.shard import CheckedShard, DigestingReader, Row, ShardResult, check_digests, check_pixels
 
 _CHUNK = 1 << 20
 

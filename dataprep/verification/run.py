@@ -463,10 +463,7 @@ def _results(
         yield from map(task, indexes)
         return
     with Pool(
-        min(workers, max(1, len(indexes))),
-        progress.warn,
-        preload=_WORKER_MODULES,
-        stall_s=progress.stall_s,
+        min(workers, max(1, len(indexes))), progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s
     ) as pool:
         yield from pool.run(task, indexes)
 

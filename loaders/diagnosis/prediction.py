@@ -218,7 +218,7 @@ USUAL = ErrorRange(least=0.9, most=4 / 3)
 were within 10 %, and some were a quarter too low."""
 LARGER: dict[tuple[str, Limit], ErrorRange] = {
     # In twelve situations of another seed, 1,232 images/s were measured for 454 predicted, and 1,191 for 615.
-    ("cache", "fetch"): ErrorRange(least=0.9, most=2.75),
+    ("cache", "fetch"): ErrorRange(least=0.9, most=2.75)
 }
 """Ranges of predictions that were further off than usual, by change and by the limit of the run as it is."""
 

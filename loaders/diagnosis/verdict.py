@@ -278,11 +278,7 @@ _BEGINNINGS = (
 """Beginnings of a verdict; the first one that holds is used, so special cases come first."""
 _ADDITIONS = (
     _Row(_ANY, lambda run: run.is_slowed and run.contention, "Alone the stages promise {promised}."),
-    _Row(
-        _STAGES,
-        lambda run: run.contention,
-        "The stages slow each other down, too: alone they promise {promised}.",
-    ),
+    _Row(_STAGES, lambda run: run.contention, "The stages slow each other down, too: alone they promise {promised}."),
     _Row(_ANY, lambda run: run.slow_link, "{slow_link}"),
     _Row(_ANY, lambda run: run.cache, "{cache}"),
 )

@@ -61,12 +61,7 @@ class MetricsCallback:
     """
 
     def __init__(
-        self,
-        loader: HasSnapshot,
-        log: Log,
-        *,
-        every: int = EVERY,
-        clock: Callable[[], float] = time.monotonic,
+        self, loader: HasSnapshot, log: Log, *, every: int = EVERY, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if not callable(log):
             raise UsageError(f"log must be a function of a dictionary and a step, such as wandb.log, got {log!r}")

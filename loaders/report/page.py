@@ -116,12 +116,7 @@ def _rates(found: Diagnosis) -> BarChart:
 
 def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
     return Bar(
-        name=name,
-        value=images_per_s,
-        smallest=images_per_s,
-        largest=images_per_s,
-        tone=tone,
-        text=rate(images_per_s),
+        name=name, value=images_per_s, smallest=images_per_s, largest=images_per_s, tone=tone, text=rate(images_per_s)
     )
 
 
@@ -142,10 +137,7 @@ def _timeline(steps: Sequence[StepTimes]) -> JsonObject | None:
     chart = area_chart("Parts of every step, milliseconds", edges_s, list(zip(*parts_ms, strict=True)), highest_ms)
     cut = sum(whole > highest_ms for whole in whole_ms)
     more = f"; {cut} longer than the plot is high, up to {max(whole_ms):,.0f} ms" if cut else ""
-    return {
-        "chart": chart,
-        "caption": f"{len(steps):,} steps, median {median(whole_ms):,.1f} ms{more}",
-    }
+    return {"chart": chart, "caption": f"{len(steps):,} steps, median {median(whole_ms):,.1f} ms{more}"}
 
 
 def _fix(found: Diagnosis, fix: Fix) -> JsonObject:

@@ -167,12 +167,7 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
         _line(f"predicted together {rate(found.predicted_images_per_s)}, observed {rate(found.observed_images_per_s)}"),
         *(
             _line(note, "dim")
-            for note in (
-                transform_note(found),
-                found.contention,
-                lower_bounds_note(found),
-                attainable_sentence(found),
-            )
+            for note in (transform_note(found), found.contention, lower_bounds_note(found), attainable_sentence(found))
             if note
         ),
         "",

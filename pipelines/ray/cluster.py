@@ -132,11 +132,7 @@ def connect(options: RayOptions, warn: Callable[[str], object] = lambda line: No
         config = JobConfig()
         config._py_driver_sys_path = _WithoutCurrentFolder()
         ray.init(
-            address=options.address,
-            namespace=NAMESPACE,
-            log_to_driver=False,
-            logging_level="ERROR",
-            job_config=config,
+            address=options.address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR", job_config=config
         )
     except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise UsageError(

@@ -61,10 +61,7 @@ def kinds(dataset, tmp_path_factory) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("entry", "read"),
-    [
-        ("dataprep-train-resnet", KINDS),
-        pytest.param("dataprep-pretrain-mae", KINDS, marks=pytest.mark.long),
-    ],
+    [("dataprep-train-resnet", KINDS), pytest.param("dataprep-pretrain-mae", KINDS, marks=pytest.mark.long)],
 )
 def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path, entry, read):
     given = json.dumps({kind: seed_command(entry, kinds[kind]) for kind in read})

@@ -17,10 +17,7 @@ TRANSFORMER = {"input_size": 32, "effective_batch_size": 8, "warmup_epochs": 0, 
 ENTRIES = {
     "pretrain-mae": (pretrain_mae.command, {"model": "mae_vit_micro_patch8", **TRANSFORMER, "num_workers": 1}),
     "finetune-mae": (finetune_mae.command, {"model": "vit_micro_patch8", **TRANSFORMER}),
-    "vit": (
-        train_vit.command,
-        {**TINY_VIT, "warmup_steps": 0, "num_workers": 1},
-    ),
+    "vit": (train_vit.command, {**TINY_VIT, "warmup_steps": 0, "num_workers": 1}),
     "resnet": (train_resnet.command, {"model": "resnet18", "image_size": 32, "batch_size": 8, "num_workers": 1}),
 }
 TO_TRY = "try a lower learning rate, a longer warm-up or a lower weight decay"

@@ -121,12 +121,7 @@ class EntryCommand(RequestCommand):
 
 
 def entry_of(
-    kind: type[Asked],
-    run: Callable[..., int],
-    name: str,
-    *,
-    epilog: str,
-    refused: Mapping[str, str] | None = None,
+    kind: type[Asked], run: Callable[..., int], name: str, *, epilog: str, refused: Mapping[str, str] | None = None
 ) -> RequestCommand:
     """Make the command of a training program.
 

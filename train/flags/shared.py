@@ -89,10 +89,7 @@ class RunOptions(Request):
         None, "Folder for the index of data that have no manifest; default: in the user's cache.", READ, rare=True
     )
     region_policy: RegionPolicy = flag(
-        "refuse",
-        "Action if reading the bucket from here costs money; off: prices are not looked up.",
-        READ,
-        rare=True,
+        "refuse", "Action if reading the bucket from here costs money; off: prices are not looked up.", READ, rare=True
     )
     billing_project: str | None = flag(
         None,

@@ -97,11 +97,7 @@ class PackedViT(nn.Module):
         self.apply(init_linear)
 
     def forward(
-        self,
-        patches_RTV: torch.Tensor,
-        segments_RT: torch.Tensor,
-        positions_RT2: torch.Tensor,
-        grids_RM2: torch.Tensor,
+        self, patches_RTV: torch.Tensor, segments_RT: torch.Tensor, positions_RT2: torch.Tensor, grids_RM2: torch.Tensor
     ) -> torch.Tensor:
         """Return logits, (R, M, classes); logits of images that do not exist mean nothing."""
         packed = Packed(patches_RTV, segments_RT, positions_RT2, grids_RM2)

@@ -20,12 +20,7 @@ BETAS = (0.9, 0.95)
 
 
 def open_adamw(
-    model: nn.Module,
-    *,
-    lr: float,
-    weight_decay: float,
-    betas: tuple[float, float] = BETAS,
-    decay_vectors: bool = False,
+    model: nn.Module, *, lr: float, weight_decay: float, betas: tuple[float, float] = BETAS, decay_vectors: bool = False
 ) -> torch.optim.AdamW:
     """Make an optimiser over all trained parameters.
 

@@ -121,12 +121,7 @@ class Logs:
     """
 
     def __init__(
-        self,
-        folder: str | None,
-        *,
-        enabled: bool = True,
-        wandb: str | None = None,
-        spell: Callable[[str], str] = str,
+        self, folder: str | None, *, enabled: bool = True, wandb: str | None = None, spell: Callable[[str], str] = str
     ) -> None:
         if folder is not None and "://" in folder:
             raise UsageError(f"`log_dir` {folder}: logs are appended to, expected a folder on a disk")

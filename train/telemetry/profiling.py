@@ -35,10 +35,7 @@ class StepProfile:
     """
 
     def __init__(
-        self,
-        steps: tuple[int, int] | None,
-        folder: Path | None,
-        trace: Callable[[Path], AbstractContextManager[None]],
+        self, steps: tuple[int, int] | None, folder: Path | None, trace: Callable[[Path], AbstractContextManager[None]]
     ) -> None:
         self._steps, self._folder, self._trace = steps, folder, trace
         self._stack = contextlib.ExitStack()

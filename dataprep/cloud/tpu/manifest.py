@@ -28,10 +28,7 @@ GRACE_S = 120
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,56}[a-z0-9])?")  # leaves room for the endings of flavors
 _QUANTITY = re.compile(r"([0-9]{1,9})(m|[kMGTP]i?)?")
 _IMAGE = re.compile(r"[^\s\x00-\x1f]{1,512}")
-_MODE_LABELS = {
-    "spot": "cloud.google.com/gke-spot",
-    "flex-start": "cloud.google.com/gke-flex-start",
-}
+_MODE_LABELS = {"spot": "cloud.google.com/gke-spot", "flex-start": "cloud.google.com/gke-flex-start"}
 _TAKEN_AWAY = {"type": "DisruptionTarget", "status": "True"}
 Document = dict[str, object]
 

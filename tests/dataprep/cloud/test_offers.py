@@ -7,17 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.cloud.cost import Amount
-from dataprep.cloud.offers import (
-    CACHE,
-    COPY,
-    DIRECT,
-    Places,
-    Reading,
-    copy_commands,
-    is_loose,
-    offers,
-    storage_notes,
-)
+from dataprep.cloud.offers import CACHE, COPY, DIRECT, Places, Reading, copy_commands, is_loose, offers, storage_notes
 from dataprep.cloud.prices import Prices, published_prices
 from dataprep.storage.gcs_location import BucketLocation
 

@@ -6,14 +6,7 @@ import click
 import pytest
 
 from dataprep.cloud.accelerators import machines
-from dataprep.cloud.plan import (
-    STORED_SIDES,
-    BucketLoad,
-    EnoughTpus,
-    InputPlan,
-    InputRequest,
-    plan_input,
-)
+from dataprep.cloud.plan import STORED_SIDES, BucketLoad, EnoughTpus, InputPlan, InputRequest, plan_input
 from dataprep.commands.build import command as build
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.sources import DATASETS

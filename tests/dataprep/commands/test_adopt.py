@@ -44,10 +44,7 @@ def test_a_dry_run_says_what_was_found_and_writes_nothing(folder):
     assert not (folder / "dataset.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("labels", "form"),
-    [({"cls": b"cat"}, "text"), ({"cls": b"3"}, "number"), ({}, "none")],
-)
+@pytest.mark.parametrize(("labels", "form"), [({"cls": b"cat"}, "text"), ({"cls": b"3"}, "number"), ({}, "none")])
 def test_a_dry_run_says_what_the_first_shard_holds(tmp_path, labels, form):
     members = []
     for number in range(3):

@@ -73,10 +73,7 @@ def test_other_words_of_the_user_are_recorded(folder):
 
 @pytest.mark.parametrize(
     ("more", "words"),
-    [
-        (["--split", "val"], "--split val: pets has train"),
-        (["--name", "imagenet"], "choose another with --name"),
-    ],
+    [(["--split", "val"], "--split val: pets has train"), (["--name", "imagenet"], "choose another with --name")],
 )
 def test_options_that_do_not_fit_are_refused(folder, more, words):
     run = build(*more)

@@ -275,10 +275,7 @@ def test_a_table_that_states_its_origin_needs_a_name(table, tmp_path, more, word
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [
-        ({"name": "other"}, "name 'other', expected 'pets'"),
-        ({"licence": 3}, "options.own cannot be read"),
-    ],
+    [({"name": "other"}, "name 'other', expected 'pets'"), ({"licence": 3}, "options.own cannot be read")],
 )
 def test_a_hostile_name_in_a_manifest_is_a_fault(built, change, words):
     manifest = read_manifest(open_storage(str(built[1])))

@@ -67,12 +67,7 @@ def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_pat
 def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp_path, monkeypatch):
     name, page = "tests.support.slow_transforms:computing", tmp_path / "report.html"
     cost = TransformCost(
-        name=name,
-        s_per_image=0.009,
-        cpu_s_per_image=0.005,
-        prepare_s_per_image=0.01,
-        holds_lock=True,
-        without=None,
+        name=name, s_per_image=0.009, cpu_s_per_image=0.005, prepare_s_per_image=0.01, holds_lock=True, without=None
     )
     prepare = {True: 200.0, False: 2000.0}
     given = GivenRates(prepare=lambda config: prepare[any(config.transforms)], transform=cost)

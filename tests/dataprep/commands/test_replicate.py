@@ -125,11 +125,7 @@ def test_a_copy_above_the_price_limit_is_refused_before_anything_is_written(sour
         (["gs://from-eu/none", "--to", "gs://to-us/none"], 2, "no dataset there"),
         (["gs://from-eu/imagenet", "--to", "gs://to-us/a", "--to", "gs://to-us/a/"], 2, "given twice"),
         (["gs://from-eu/imagenet", "--to", "gs://no-such-bucket-here/a"], 2, "does not exist"),
-        (
-            ["gs://from-eu/imagenet", "--to", "s3://x/y"],
-            2,
-            "--to s3://x/y: dataprep only reads from there",
-        ),
+        (["gs://from-eu/imagenet", "--to", "s3://x/y"], 2, "--to s3://x/y: dataprep only reads from there"),
     ],
 )
 def test_wrong_arguments_of_replicate_are_refused_in_one_line(source, arguments, code, said):

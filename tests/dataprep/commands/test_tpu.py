@@ -15,7 +15,7 @@ from tests.support.words import replaced
 def test_help_lists_the_commands_in_the_order_in_which_they_are_used():
     shown = CliRunner().invoke(command, ["--help"]).stdout
     assert re.findall(r"^  (\w+)  ", shown.partition("Commands:\n")[2], re.MULTILINE) == [
-        *("plan", "create", "setup", "run", "status", "kill", "exec", "copy", "profile", "delete", "manifest"),
+        *("plan", "create", "setup", "run", "status", "kill", "exec", "copy", "profile", "delete", "manifest")
     ]
 
 

@@ -125,8 +125,7 @@ def test_a_dataset_in_a_bucket_gives_the_same_numbers(originals, bucket_url, fin
 
 def test_a_missing_dataset_and_a_manifest_with_strange_names_are_refused(damaged, tmp_path):
     with pytest.raises(
-        UsageError,
-        match=r"no dataset there \(no dataset.json\); check the URL, make shards of pictures",
+        UsageError, match=r"no dataset there \(no dataset.json\); check the URL, make shards of pictures"
     ):
         inspect_dataset(str(tmp_path))
     copy = damaged("imagenet-webdataset")

@@ -406,10 +406,7 @@ def faults_read(manifest, folder):
         ({"partial": 1}, "$.partial: expected bool, got 1"),
         ({"classes": (1,)}, "$.classes[0]: expected str, got 1"),
         ({"files": ("x",)}, '$.files[0]: expected object, got "x"'),
-        (
-            {"files": ({"file": "x", "bytes": 1, "sha256": "y"},)},
-            "files: sha256 is 'y', expected 64 hexadecimal",
-        ),
+        ({"files": ({"file": "x", "bytes": 1, "sha256": "y"},)}, "files: sha256 is 'y', expected 64 hexadecimal"),
         ({"revision": True}, "$.revision: expected int, got true"),
         ({"sources": ({"split": "train", "name": "x", "bytes": 1},)}, "sources: fields bytes, name, split; expected"),
         ({"sources": ({"split": "train", "name": "x", "bytes": -1},)}, "$.sources[0].bytes: expected int >= 0, got -1"),
@@ -436,10 +433,7 @@ SHARD = {"file": "train/x.tar", "samples": 1, "bytes": 1, "sha256": "0" * 64, "c
         ({"repeats": {"count": 1}}, "$.splits[0].repeats: the field stored is missing"),
         ({"index": {"file": "x", "bytes": 1}}, "$.splits[0].index: the field sha256 is missing"),
         ({"shards": (SHARD | {"sha256": ""},)}, "split train: shard 0: sha256 is '', expected 64 hexadecimal digits"),
-        (
-            {"shards": (SHARD | {"crc32c": "x"},)},
-            "split train: shard 0: crc32c is 'x', expected 8 characters of",
-        ),
+        ({"shards": (SHARD | {"crc32c": "x"},)}, "split train: shard 0: crc32c is 'x', expected 8 characters of"),
     ],
 )
 def test_split_of_wrong_types_or_digests_is_refused(finished, tmp_path, change, text):

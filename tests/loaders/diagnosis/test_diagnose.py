@@ -94,10 +94,7 @@ def test_a_run_faster_than_its_device_alone_is_undecided_and_tries_no_change(dat
 
 
 def crowded(url, rates, monkeypatch, *, other_cores, compute_threads=0):
-    rates(
-        step_s=lambda device, images: images / 400,
-        step_in_run_s=lambda device, images: SLOW_STEP_S + images / 400,
-    )
+    rates(step_s=lambda device, images: images / 400, step_in_run_s=lambda device, images: SLOW_STEP_S + images / 400)
     monkeypatch.setattr(diagnosing, "background_cores", lambda: other_cores)
     setup = RunSetup(url=str(url), split="train", config=LoaderConfig(**SMALL))
     return diagnose(setup, CrowdedDevice(compute_threads), seconds=SECONDS)

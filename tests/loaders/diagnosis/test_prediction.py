@@ -204,8 +204,7 @@ def fix_of(name, rate, *, is_tried=False):
 
 
 changes = st.lists(
-    st.builds(fix_of, st.sampled_from(NAMES), st.floats(1, 1e4), is_tried=st.booleans()),
-    unique_by=lambda fix: fix.name,
+    st.builds(fix_of, st.sampled_from(NAMES), st.floats(1, 1e4), is_tried=st.booleans()), unique_by=lambda fix: fix.name
 )
 
 

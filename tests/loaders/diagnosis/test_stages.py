@@ -374,11 +374,7 @@ def test_a_transform_holds_the_lock_if_all_threads_together_do_what_one_could(
     threads, s, cpu_s, images_per_s, idle_cores, holds
 ):
     found = holds_lock(
-        cost(s, cpu_s),
-        threads=threads,
-        images_per_s=images_per_s,
-        cpu_s_per_image=cpu_s + 0.001,
-        idle_cores=idle_cores,
+        cost(s, cpu_s), threads=threads, images_per_s=images_per_s, cpu_s_per_image=cpu_s + 0.001, idle_cores=idle_cores
     )
     assert found == holds
 

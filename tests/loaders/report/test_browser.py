@@ -72,11 +72,7 @@ def pages():
     )
     page = diagnosis_page(diagnosis())
     bad = '<p style="width: 2000px; font-size: 9px; color: #888; background: #999">x</p></main>'
-    return {
-        "diagnosis": page,
-        "long": diagnosis_page(long),
-        "ragged": page.replace("</main>", bad),
-    }
+    return {"diagnosis": page, "long": diagnosis_page(long), "ragged": page.replace("</main>", bad)}
 
 
 @pytest.fixture(scope="module", params=["light", "dark"])

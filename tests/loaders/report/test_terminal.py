@@ -9,9 +9,7 @@ from rich.console import Console
 from loaders.diagnosis.findings import to_document
 from loaders.metrics.earlier import compare
 from loaders.report.page import diagnosis_page
-from loaders.report.terminal import (
-    diagnosis_text,
-)
+from loaders.report.terminal import diagnosis_text
 from tests.support.findings import diagnosis, transform_cost
 from tests.support.pages import HOSTILE, Page
 
@@ -54,11 +52,7 @@ def test_a_run_that_is_faster_than_a_stage_alone_calls_that_rate_a_lower_bound()
     fetch, prepare, transfer, compute = sample.stages
     stages = replace(fetch, images_per_s=300.0), prepare, transfer, replace(compute, images_per_s=330.0)
     found = replace(
-        sample,
-        observed_images_per_s=324.0,
-        stages=stages,
-        compute_alone_images_per_s=291.0,
-        utilisation=324 / 330,
+        sample, observed_images_per_s=324.0, stages=stages, compute_alone_images_per_s=291.0, utilisation=324 / 330
     )
 
     text = " ".join(printed(found).split())

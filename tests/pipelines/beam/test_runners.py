@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import UsageError
-from pipelines.beam.runners import (
-    REFUSED,
-    RUNNERS,
-    check_name,
-    fetchers,
-    prepare_arguments,
-)
+from pipelines.beam.runners import REFUSED, RUNNERS, check_name, fetchers, prepare_arguments
 
 BUCKETS = ("gs://bucket/originals", "gs://bucket/out")
 DATAFLOW = ("--project=p", "--region=us-central1", "--temp_location=gs://b/t", "--sdk_container_image=image")

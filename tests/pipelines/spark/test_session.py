@@ -46,10 +46,7 @@ def test_options_are_parsed_as_spark_submit_parses_them(settings, joined):
         (["--conf", "spark.cores.max"], "--conf spark.cores.max: expected NAME=VALUE"),
         (["--conf", "cores=2"], "--conf cores=2: expected NAME=VALUE with a name that begins with spark."),
         (["--master", "local[4]"], "expected spark://HOST:PORT, yarn or k8s://URL; use `runner` local for this"),
-        (
-            ["--master", "sc://host:15002"],
-            "and spark-submit where there is only Spark Connect, which runs no tasks",
-        ),
+        (["--master", "sc://host:15002"], "and spark-submit where there is only Spark Connect, which runs no tasks"),
         (["--master", "host:7077"], "--master host:7077: expected spark://HOST:PORT, yarn or k8s://URL"),
         (["--master", "spark://host"], "--master spark://host: expected spark://HOST:PORT, such as"),
         (["--master", "spark://host:99999"], "expected spark://HOST:PORT, such as"),

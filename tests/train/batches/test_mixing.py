@@ -131,9 +131,7 @@ def test_each_batch_has_draws_of_its_own():
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [
-        ({"cutmix_minmax": (0.8, 0.2)}, "`cutmix_minmax` must be a range within 0 to 1, got 0.8 0.2"),
-    ],
+    [({"cutmix_minmax": (0.8, 0.2)}, "`cutmix_minmax` must be a range within 0 to 1, got 0.8 0.2")],
 )
 def test_values_out_of_range_are_refused(values, message):
     with pytest.raises(UsageError, match=message):

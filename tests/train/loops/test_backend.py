@@ -26,8 +26,7 @@ def test_a_backend_has_every_member_of_the_protocol(module, name):
 
 
 @pytest.mark.parametrize(
-    ("imported", "absent"),
-    [("train.loops.jax, train.train_resnet_jax", "torch"), ("train.loops.torch", "jax")],
+    ("imported", "absent"), [("train.loops.jax, train.train_resnet_jax", "torch"), ("train.loops.torch", "jax")]
 )
 def test_no_backend_imports_the_framework_of_another(imported, absent):
     program = f"import sys, {imported}; sys.exit({absent!r} in sys.modules)"

@@ -21,12 +21,7 @@ def test_an_epoch_ends_with_the_last_batch_that_lies_in_it(images, batch, passes
 
 
 @given(
-    st.integers(1, 40),
-    st.integers(1, 12),
-    st.integers(1, 5),
-    st.integers(0, 7),
-    st.integers(0, 3),
-    st.integers(0, 3),
+    st.integers(1, 40), st.integers(1, 12), st.integers(1, 5), st.integers(0, 7), st.integers(0, 3), st.integers(0, 3)
 )
 def test_logs_evaluations_and_checkpoints_are_due_after_the_right_steps(
     images, batch, epochs, steps_between, log_epochs, eval_epochs

@@ -19,13 +19,7 @@ def test_each_part_has_the_loss_of_its_rows(dataset):
     with open_data(dataset).training_loader(LoaderConfig(batch_size=8, image_size=32, threads=1)) as loader:
         batch = next(iter(TorchBatches(loader)))
         task = MAETask(
-            model=model,
-            runtime=open_runtime("cpu"),
-            masks=masks,
-            loader=loader,
-            seed=3,
-            accum_iter=2,
-            precision="auto",
+            model=model, runtime=open_runtime("cpu"), masks=masks, loader=loader, seed=3, accum_iter=2, precision="auto"
         )
         found = [loss.item() for loss in task.parts(batch, range(8))]
     drawn = draw_masks(masks, seed=3, positions=range(8))

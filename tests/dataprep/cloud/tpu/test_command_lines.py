@@ -242,7 +242,7 @@ def test_deleting_takes_everything_that_creating_made():
     assert [argv[1:4] for argv in delete_commands(one, queued=False)] == [["compute", "instances", "delete"]]
     group = Target(place=PLACE, api="compute-engine", instances=("my-tpu-a", "my-tpu-b"))
     assert [argv[2] for argv in delete_commands(group, queued=False)] == [
-        *("instance-groups", "instance-templates", "resource-policies"),
+        *("instance-groups", "instance-templates", "resource-policies")
     ]
 
 

@@ -30,10 +30,7 @@ def test_a_fresh_worker_gets_the_worker_program(cloud):
 
 def test_each_worker_answers_with_its_exit_code_and_its_last_words(fleet):
     answers = fleet.shell('case "$PWD" in */1/home) echo first >&2; echo broken >&2; exit 4;; esac; echo fine')
-    assert answers == [
-        Answer(worker=0, code=0, out="fine\n"),
-        Answer(worker=1, code=4, trouble="broken"),
-    ]
+    assert answers == [Answer(worker=0, code=0, out="fine\n"), Answer(worker=1, code=4, trouble="broken")]
 
 
 def test_a_worker_that_is_not_reached_has_no_exit_code(pod, fleet):

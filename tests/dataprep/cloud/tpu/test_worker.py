@@ -201,11 +201,7 @@ def share(machine):
     mounts.touch()
     fails = f'[ ! -s {machine}/failures ] || {{ sed -i 1d {machine}/failures; echo "Connection timed out"; exit 32; }}'
     serve = f"touch {target}/served; echo server:/vol {target} nfs rw 0 0 > {mounts}"
-    programs = {
-        "mount": f"{fails}\n{serve}",
-        "umount": f": > {mounts}",
-        "stat": f"test -e {target}/served",
-    }
+    programs = {"mount": f"{fails}\n{serve}", "umount": f": > {mounts}", "stat": f"test -e {target}/served"}
     for name, text in programs.items():
         (machine / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (machine / "bin" / name).chmod(0o755)
