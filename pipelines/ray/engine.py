@@ -2,19 +2,15 @@
 
     driver ── run_task(index) ──▶ any process of the cluster ── receipt ──▶ driver
 
-Ray places tasks on nodes, also on those that join later, and tries a task again whose process or node was lost. With
-`detach` the same driver runs in an actor of the cluster.
+Ray places tasks on nodes, also on those that join later, and tries a task again whose process or node was lost.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import hashlib
 import os
-import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
@@ -27,17 +23,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from dataprep import __version__
 from dataprep.builder.pool import MAX_DEATHS
-from dataprep.builder.receipts import ReceiptWatch
 from dataprep.builder.recipe import BuildJob, Engine
 from dataprep.dataset.records import ShardReceipt
-from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError
+from dataprep.errors import DISTRIBUTION, DataprepError, UsageError
 from dataprep.host.heartbeat import beat
 from dataprep.host.processes import BUILD_ENVIRONMENT
 from dataprep.host.program import COLLECT_AFTER
 from dataprep.messages import one_line
-from dataprep.storage import open_storage
-from pipelines.engines import DetachedJob, EngineChoice, EngineWork
-from pipelines.ray.cluster import NAMESPACE, OOM_RETRIES, RayOptions, connect, explained, ray_options, room
+from pipelines.engines import EngineChoice, EngineWork
+from pipelines.ray.cluster import RayOptions, connect, explained, ray_options, room
 from pipelines.task import Answer, Lost, NodeTask, Task, receipts_in, shard_task, source_paths
 
 MIN_IN_FLIGHT = 64
@@ -45,10 +39,6 @@ MIN_IN_FLIGHT = 64
 LOOK_S = 1.0
 """Time between two looks at the cluster's room."""
 ADVICE = "give each process more with --memory=GIB after --"
-_STARTS_AGAIN = 3
-"""Number of times that Ray starts the driver of a detached job again."""
-_HEAD = "node:__internal_head__"
-"""Resource of the cluster's head, by Ray's name."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """Numbers of mallopt(3)."""
 
@@ -56,6 +46,11 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 def check(choice: EngineChoice) -> None:
     """Refuse options that this engine does not have. Raises UsageError."""
     ray_options(choice.options)
+    if choice.detach:
+        raise UsageError(
+            f"`detach` with `runner` {choice.runner}: its tasks end with this command; submit the command itself with "
+            "ray job submit --no-wait"
+        )
 
 
 def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
@@ -79,14 +74,14 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
     try:
         with explained():
             _check_nodes(options, NodeTask(source_paths(work.source_url), "ray"))
-        yield partial(_build, options, work, choice.detach)
+        yield partial(_build, options, work)
     finally:
         ray.shutdown()
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Tasks to run on a cluster; it can be sent to another process."""
+    """Tasks to run on a cluster."""
 
     task: Task
     indexes: tuple[int, ...]
@@ -173,119 +168,11 @@ def _check_nodes(options: RayOptions, task: NodeTask) -> None:
             raise found
 
 
-def _build(
-    options: RayOptions, work: EngineWork, detach: bool, job: BuildJob, indexes: list[int]
-) -> Iterator[ShardReceipt]:
-    """Build shards, or follow the detached job that does."""
+def _build(options: RayOptions, work: EngineWork, job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
     # The limits for web hosts were divided by this number; a node that joins later replaces one that is lost.
     most = options.processes or (max(1, room(options)) if job.recipe == "web" else None)
-    task = shard_task(job, "ray", work.stall_s)
-    run = Run(task, tuple(indexes), options, most)
-    name = job_name(task.job)
+    run = Run(shard_task(job, "ray", work.stall_s), tuple(indexes), options, most)
     with explained():
         if not room(options):
             work.warn(f"ray: no node has room for a process ({options.need_text}); waiting for one")
-        running = _detached_job(name)
-        if running is None and not detach:
-            yield from receipts_in(run.answers(), work.warn, ADVICE)
-            return
-        if running is None:
-            running = _start_detached(run, name, work)
-        if not detach:
-            yield from _follow(running, task.job, indexes, work)
-            return
-        done, error = ray.get(running.state.remote())
-        if error is not None:
-            ray.kill(running)
-            raise error
-        raise DetachedJob(name, _detached_text(name, done, len(indexes)))
-
-
-def job_name(job: BuildJob) -> str:
-    """Return the name of the detached job that builds this."""
-    return f"dataprep-{hashlib.sha256(f'{job.output_url} {job.root}'.encode()).hexdigest()[:12]}"
-
-
-class DetachedDriver:
-    """An actor that drives a build after its command has ended; Ray starts it again if its process or node is lost."""
-
-    def __init__(self, run: Run) -> None:
-        self._run, self._done = run, 0
-        self._error: DataprepError | None = None
-        self._actor = ray.get_runtime_context().current_actor
-        threading.Thread(target=self._drive, daemon=True).start()
-
-    def state(self) -> tuple[int, DataprepError | None]:
-        """Return the number of shards done, and the error that the job ended with."""
-        return self._done, self._error
-
-    def _drive(self) -> None:
-        try:
-            for _receipt in receipts_in(self._run.answers(), lambda line: None, ADVICE):
-                self._done += 1
-        except Exception as error:  # noqa: BLE001  the next command shows it
-            self._error = error if isinstance(error, DataprepError) else BuildError(f"ray: {one_line(error)}")
-            return
-        ray.kill(self._actor)
-
-
-def _detached_job(name: str) -> Any | None:
-    """Return the actor of a detached job; None if there is none."""
-    try:
-        return ray.get_actor(name)
-    except ValueError:
-        return None
-
-
-def _start_detached(run: Run, name: str, work: EngineWork) -> Any:
-    """Start a detached job and return its actor."""
-    head = {_HEAD: 0.001} if any(_HEAD in node["Resources"] for node in ray.nodes() if node["Alive"]) else None
-    work.log(f"ray: {name} builds {len(run.indexes)} shards")
-    return (
-        ray.remote(DetachedDriver)
-        .options(
-            name=name,
-            lifetime="detached",
-            num_cpus=0,
-            resources=head,
-            max_restarts=_STARTS_AGAIN,
-            max_concurrency=2,
-            runtime_env={"env_vars": OOM_RETRIES},
-        )
-        .remote(run)
-    )
-
-
-def _detached_text(name: str, done: int, shards: int) -> str:
-    """Return the message about a detached job that is running."""
-    address = ray.get_runtime_context().gcs_address
-    stop = f"import ray; ray.init('{address}', namespace='{NAMESPACE}'); ray.kill(ray.get_actor('{name}'))"
-    return (
-        f"{name} runs on the cluster, {done} of {shards} shards are done. Run the same command later: it finishes the "
-        f'dataset when all are done. To cancel the job: python -c "{stop}"'
-    )
-
-
-def _follow(running: Any, job: BuildJob, indexes: Sequence[int], work: EngineWork) -> Iterator[ShardReceipt]:
-    """Wait for the end of a detached job; its progress is read from the receipts."""
-    work.log(f"ray: {job_name(job)} is at work; waiting for its end, Ctrl-C leaves it running")
-    receipts = ReceiptWatch(open_storage(job.output_url), job.root, indexes)
-    while receipts.missing:
-        beat()
-        time.sleep(receipts.wait_s)
-        try:
-            _done, error = ray.get(running.state.remote())
-        except ray.exceptions.ActorUnavailableError:  # Ray starts it again
-            continue
-        except ray.exceptions.RayActorError:  # the actor ends itself when it is done
-            yield from receipts.receipts(now=True)
-            break
-        if error is not None:
-            ray.kill(running)
-            raise error
-        yield from receipts.receipts()
-    if receipts.missing:
-        raise BuildError(
-            f"ray: {job_name(job)} is gone; {len(receipts.missing)} of {len(indexes)} shards are missing. Run the "
-            "same command again: it continues where it stopped"
-        )
+        yield from receipts_in(run.answers(), work.warn, ADVICE)

@@ -39,8 +39,8 @@ STORE_BYTES = 80 << 20
 """Memory of a node's object store; receipts need none of it."""
 # So that a node that was killed is found dead after seconds; Ray waits half a minute.
 HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 3}
-TITLES = "ray::run_task", "ray::DetachedDriver"
-"""Titles of processes that build a shard, and of the driver of a detached job."""
+TITLE = "ray::run_task"
+"""Title of processes that build a shard."""
 IDLE_S = 300.0
 
 
@@ -77,20 +77,15 @@ class RayCluster:
             for found in head.all_processes[kind]:
                 os.kill(found.process.pid, signal.SIGKILL)
 
-    def workers(self, *nodes: Any, title: str = TITLES[0]) -> list[int]:
-        """Return the processes that build shards, on these nodes or on all; or those of another title."""
+    def workers(self, *nodes: Any) -> list[int]:
+        """Return the processes that build shards, on these nodes or on all."""
         found = []
         for node in nodes or self.nodes:
             for process in psutil.Process(_raylet_pid(node)).children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    if any(title in word for word in process.cmdline()):
+                    if any(TITLE in word for word in process.cmdline()):
                         found.append(process.pid)
         return found
-
-    def kill_driver(self) -> None:
-        """Kill the process that drives a detached job."""
-        for pid in self.workers(self.cluster.head_node, title=TITLES[1]):
-            os.kill(pid, signal.SIGKILL)
 
     def kill_worker(self) -> None:
         """Kill a process that builds shards, if there is one."""
@@ -299,23 +294,6 @@ def test_ctrl_c_ends_the_workers(cluster, imagenet, bucket_url):
     assert "Traceback" not in errors
     cluster.await_idle()
     assert not is_finished(bucket_url)
-
-
-@pytest.mark.parametrize("kill", range(KILLS))
-def test_a_detached_job_goes_on_when_its_driver_is_killed(kill, cluster, imagenet, bucket_url):
-    """The same command later finishes the dataset."""
-    line, expected = imagenet
-    for _ in range(2):  # the second finds the first one's job
-        process = start(line(bucket_url), cluster, "--detach")
-        out, errors = process.communicate(timeout=BUILD_S)
-        assert process.returncode == 0, errors[-2000:]
-        said = json.loads(out)
-        assert (said["url"], said["job"][:9]) == (bucket_url, "dataprep-")
-    assert kill or not is_finished(bucket_url)
-    process = start(line(bucket_url), cluster)
-    await_receipts(process, bucket_url, some_receipts(kill))
-    cluster.kill_driver()
-    finish(process, bucket_url, expected)
 
 
 @pytest.fixture

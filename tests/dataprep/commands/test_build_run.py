@@ -17,7 +17,7 @@ def test_the_local_runner_takes_no_options_of_another_engine():
         run_of(LOCAL, options=("--region=x",)).choice()
 
 
-@pytest.mark.parametrize("runner", [LOCAL, "FnApiRunner"])
+@pytest.mark.parametrize("runner", [LOCAL, "ray", "FnApiRunner"])
 def test_an_engine_whose_job_ends_with_the_command_cannot_be_detached_from(runner):
     with pytest.raises(UsageError, match=f"`detach` with `runner` {runner}: "):
         run_of(runner, detach=True).choice()

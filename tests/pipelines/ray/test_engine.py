@@ -2,7 +2,6 @@
 
 import pytest
 
-from dataprep.builder.recipe import BuildJob
 from dataprep.errors import UsageError
 from pipelines.engines import EngineChoice
 from tests.support.on_use import on_use
@@ -21,9 +20,3 @@ def test_options_are_checked_without_a_cluster():
 def test_tasks_in_flight_keep_all_nodes_busy_unless_their_number_is_given(most, room, count, monkeypatch):
     monkeypatch.setattr("pipelines.ray.engine.room", lambda _options: room)
     assert engine.Run(abs, (), None, most).in_flight == count
-
-
-def test_a_detached_job_is_named_by_its_output_and_its_build():
-    names = {engine.job_name(BuildJob(url, "", root, "archives")) for url in ("a", "b") for root in ("c", "d")}
-    assert len(names) == 4
-    assert engine.job_name(BuildJob("a", "", "c", "archives")) in names
