@@ -95,7 +95,6 @@ class Helper:
 
         Args:
             missing: Indexes of the shards without a receipt.
-            now_s: The time.
         """
         left: dict[int, list[int]] = defaultdict(list)
         for index in self.part.ordered(missing):
@@ -127,7 +126,6 @@ def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], ob
     """Make an engine for dataprep.builder.driver, which yields the receipts of the shards that this part has built.
 
     Args:
-        part: The part.
         workers: Number of shards that `build` has in flight.
         build: Builds the shards of some indexes; it is called several times.
         log: Receives lines for the user.

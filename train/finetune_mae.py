@@ -70,11 +70,7 @@ if TYPE_CHECKING:
 
 
 class BestAccuracy:
-    """Remembers the best accuracy, which includes evaluations that the log has from before a resume.
-
-    Args:
-        logs: Logs of the run.
-    """
+    """Remembers the best accuracy, which includes evaluations that the log has from before a resume."""
 
     def __init__(self, logs: Logs) -> None:
         self._folder, self._best = logs.folder, 0.0

@@ -162,7 +162,6 @@ class TrainResNet(RunOptions):
 
         Args:
             images: Images of an epoch; small data get a smaller batch.
-            devices: The devices.
         """
         shares = devices.num_devices * self.accum_iter
         batch = self.batch_size * shares if self.batch_size else fitted_batch(BATCH * shares, images, shares)

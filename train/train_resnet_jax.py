@@ -208,7 +208,6 @@ class Config(Request):
 
         Args:
             images: Images of an epoch; small data get a smaller batch.
-            num_devices: Devices of all processes.
             tells: Whether to print the values that are taken.
         """
         values = {

@@ -213,7 +213,6 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
 
         Args:
             images: Images of an epoch; small data get a smaller batch.
-            devices: The devices.
 
         Raises:
             UsageError: Devices and parts cannot share the batch.

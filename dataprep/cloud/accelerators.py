@@ -179,7 +179,6 @@ def zone_refusal(region: str, accelerator: Accelerator | None = None) -> str:
     """Return the error about a region in place of a zone, with the region's known zones.
 
     Args:
-        region: The region.
         accelerator: TPU that the zone must have; None for any.
     """
     what = "TPUs" if accelerator is None else accelerator.generation.name

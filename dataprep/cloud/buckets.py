@@ -112,7 +112,6 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
     """Create a bucket, or compare the existing one.
 
     Args:
-        request: The bucket.
         project: Project that pays; None for the project of the credentials.
 
     Returns:

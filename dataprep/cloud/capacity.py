@@ -248,7 +248,6 @@ def plan_capacity(
 
     Args:
         images_per_s: Rate that the accelerator takes from all hosts.
-        pod: The hosts.
         cost: Cost of an image with the loader in question.
         stored: The dataset as it is stored; with it, smaller images and caches are considered as changes.
         short_side: Short side to which the stored images could be shrunk, pixels.
@@ -284,8 +283,6 @@ def needs(images_per_s: float, pod: Pod, cost: ImageCost, cached_share: float = 
 
     Args:
         images_per_s: Rate of all hosts.
-        pod: The hosts.
-        cost: Cost of an image.
         cached_share: Share of the bytes that a host reads from its own memory.
     """
     of_host = images_per_s / pod.hosts
@@ -441,7 +438,6 @@ def cost_from_document(document: Any, name: str) -> MeasuredFile:
     same share as in our own measurements.
 
     Args:
-        document: Parsed document.
         name: Name of the file, for errors.
 
     Raises:

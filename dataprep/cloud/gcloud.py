@@ -153,7 +153,6 @@ class Gcloud:
         """Run a command, and raise an error that explains a failure.
 
         Args:
-            argv: The command.
             missing_ok: Ignore the error that a resource does not exist, because then there is nothing to delete.
         """
         ran = self.run(argv)

@@ -68,7 +68,6 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     Files on disk for which the manifest has only a SHA-256 are read, and compared with it.
 
     Args:
-        storage: The dataset.
         find_faults: Function that yields a line for each difference between a manifest and a build's.
 
     Raises:
@@ -160,8 +159,6 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
     """Copy the missing objects, many at a time.
 
     Args:
-        copying: The planned copy.
-        workers: Number of threads.
         copied: Called from any thread with the numbers of objects and bytes that were copied; the bytes of a large
             object in several calls.
 
@@ -210,7 +207,6 @@ def record_copies(source: Storage, targets: Iterable[Storage], warn: Callable[[s
 
     Args:
         source: The dataset that was copied.
-        targets: Storages of the new copies.
         warn: Called with one line for each list that could not be written.
 
     Returns:

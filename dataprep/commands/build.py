@@ -149,7 +149,6 @@ class ImageBuild(Run):
 
         Args:
             dataset: Name of the dataset or its kind.
-            splits: Splits to build.
             more: Fields of BuildOptions that only some kinds have.
         """
         return BuildOptions(
@@ -178,7 +177,6 @@ class ImageBuild(Run):
 
         Args:
             options: Options that change the dataset's bytes.
-            source_url: Root of the originals.
             default_ratio: Share of rejected images that is allowed if none is asked for.
             make: Function that makes the request; its other arguments are bound.
             compare: Compare the archives with their published sizes and digests first.
@@ -353,7 +351,6 @@ class OwnBuild(ImageBuild):
 
         Args:
             kind: `folder` or `table`.
-            root: Root of the originals.
             only: The only file or folder to read below it, or an empty text.
             own: Fields of OwnData that this kind has.
         """

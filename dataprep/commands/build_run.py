@@ -242,8 +242,6 @@ def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
     """Build a dataset, or plan it in a dry run.
 
     Args:
-        job: The build.
-        choice: The engine.
         viewer: Receiver of progress and messages.
 
     Raises:
@@ -470,7 +468,6 @@ def private_worker_lines(plan: Plan, options: Sequence[str]) -> list[str]:
     """Describe what workers without public addresses need for a build; no line if they have public addresses.
 
     Args:
-        plan: The plan of the build.
         options: Options of a Beam runner.
     """
     if _PRIVATE not in options:

@@ -362,7 +362,6 @@ def examine(
         url: URL of a bucket or of something in it, or only a bucket's name.
         where: The reader's zone or region; None if unknown.
         asked: The training, and whether to examine the copy that is cheapest to read instead, if there is one.
-        prices: Prices to apply.
         located: Location of the bucket; None to look it up. If it is given, no request is sent to Cloud Storage.
 
     Raises:
@@ -572,7 +571,6 @@ def pass_traffic(dataset: Dataset, *, world_size: int = 1, deadline_s: float = 3
     """Count one shuffled pass with the default settings; this reads one row group of the index.
 
     Args:
-        dataset: Dataset that is read.
         world_size: Number of ranks; if it divides the number of streams, every byte is read once.
         deadline_s: Deadline of reading the index, seconds.
     """

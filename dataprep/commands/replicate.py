@@ -207,10 +207,6 @@ class PlannedCopy:
 def planned_copy(copying: Copying, prices: Prices) -> PlannedCopy:
     """Calculate the price of a copy from the locations of the buckets and the classes of the objects.
 
-    Args:
-        copying: The copy.
-        prices: Prices to apply.
-
     Raises:
         AccessError: A bucket does not exist, or there are no credentials.
     """

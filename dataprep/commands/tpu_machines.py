@@ -92,8 +92,6 @@ def tpu_command(kind: type[Asked], run: Callable[[Asked, Where], Done], name: st
     Args:
         kind: Class of its request.
         run: Function that carries out the request.
-        name: Name of the command.
-        lines: Examples.
     """
 
     def called(asked: Asked, *, as_json: bool) -> int:

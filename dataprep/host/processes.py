@@ -121,7 +121,6 @@ class Threads:
     """Daemon threads that take tasks from one queue.
 
     Args:
-        count: Number of threads.
         name: Name of the threads, to which a number is appended.
     """
 

@@ -139,9 +139,6 @@ def pictures_at(
     """Make the pictures of images by their positions in the order of the shards.
 
     Args:
-        storage: Place of the dataset.
-        manifest: Manifest of the dataset.
-        split: Split of the images.
         positions: Numbers of the images.
         pixels: Longer side of each thumbnail.
 

@@ -515,7 +515,6 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
     unfinished build, yield what its shards have left out so far.
 
     Args:
-        url: URL of a dataset.
         split: Split to list; None for all.
 
     Raises:

@@ -243,7 +243,6 @@ def read_bounded(
 
     Args:
         advice: What the user can do about a larger object, for the error.
-        error: The class of the error.
 
     Raises:
         FormatError, or `error`: The object has more than `max_bytes` bytes.

@@ -54,7 +54,6 @@ class RemoteStorage(ReadOnlyStorage):
     """A prefix of one of these places.
 
     Args:
-        url: URL of the prefix.
         deadlines: How soon reads give up; None: after five minutes of retries.
 
     Raises:

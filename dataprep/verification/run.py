@@ -311,11 +311,7 @@ def consistency_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def published_faults(manifest: Manifest, dataset: Dataset, classes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield differences from the published facts, each with its split or `classes`; a partial dataset may differ.
-
-    Args:
-        classes: The published classes.
-    """
+    """Yield differences from the published facts, each with its split or `classes`; a partial dataset may differ."""
     if manifest.partial or not dataset.is_published:
         return
     if manifest.classes != classes:

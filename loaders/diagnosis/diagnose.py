@@ -47,8 +47,6 @@ def diagnose(
     """Measure a run and its stages, and say what limits it.
 
     Args:
-        setup: The run.
-        device: Device that it trains on.
         seconds: Length of the run that is watched; each stage takes half of it.
         progress: Called with what is being measured.
 

@@ -99,7 +99,6 @@ def holds_lock(
     """Whether a transform holds the interpreter lock, so that only one thread of a process runs it at a time.
 
     Args:
-        cost: Cost of the transform.
         threads: Threads of one process that call it.
         images_per_s: Rate of one process.
         cpu_s_per_image: Total CPU time for an image. With a short transform, threads also wait for the lock elsewhere:
@@ -442,7 +441,6 @@ class Stages:
         """Return the images/s of a run with other settings or on other images, watched for as long as the run itself.
 
         Args:
-            setup: The run.
             what: Text for `progress`.
         """
         self.progress(what)

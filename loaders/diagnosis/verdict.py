@@ -216,7 +216,6 @@ def verdict(run: Measured, fixes: Sequence[Fix]) -> str:
     of `_ADDITIONS` that hold, and the best change or the first row of `_ENDINGS` that holds.
 
     Args:
-        run: The run.
         fixes: Changes that help, the best first.
     """
     words = run.words()

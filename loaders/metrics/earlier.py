@@ -74,9 +74,7 @@ def read_earlier(path: Path | None, part: str, command: str) -> Mapping[str, Any
     """Read what a command printed with `--json` in an earlier run; None without a path.
 
     Args:
-        path: The file.
         part: Name of a list that every such result has.
-        command: The command, for errors.
 
     Raises:
         UsageError: The file is absent, too large, or not such a result.

@@ -115,7 +115,6 @@ def connect(options: RayOptions, warn: Callable[[str], object] = lambda line: No
     """Connect to the cluster, once.
 
     Args:
-        options: The user's options.
         warn: Receives a line for each task that Ray tries again.
 
     Raises:

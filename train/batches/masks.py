@@ -67,7 +67,6 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: Sequence[int]) -> Ma
 
     Args:
         config: How images are masked.
-        seed: Seed of the run.
         positions: Global positions of the samples, counted over all epochs: `Loader.positions`.
     """
     side = -(-config.grid // config.unit)
@@ -125,7 +124,6 @@ def draw_pack_masks(
 
     Args:
         config: How images are masked.
-        seed: Seed of the run.
         positions: Global positions of this rank's images, counted over all epochs, ascending.
         segments_RT: Number of each token's image in its row, 0 in padding, as in `loaders.PackBatch`.
     """

@@ -78,7 +78,6 @@ def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: in
 
     Args:
         config: How images are mixed.
-        seed: Seed of the run.
         positions: Global positions of the images, counted over all epochs.
         batch_size: B.
         image_size: Side of the images, pixels.

@@ -82,7 +82,6 @@ class JaxOptions(RunOptions):
         """Return the settings of a network's computation.
 
         Args:
-            devices: Devices of all processes.
             precision: One of `train.loops.backend.PRECISIONS`; `auto` is bfloat16 on GPUs, as with PyTorch.
             remat: Whether blocks are computed again for their gradient.
         """

@@ -73,7 +73,6 @@ def redefined(kind: type[Request], name: str, **changes: Any) -> Any:
 
     Args:
         kind: Base class.
-        name: Name of the field.
         changes: Arguments of `option` that differ from the base class.
     """
     (own,) = (each for each in dataclasses.fields(kind) if each.name == name)
@@ -162,7 +161,6 @@ def run(training: Training[Any], flags: RunOptions, *, model: str) -> int:
 
     Args:
         training: A run before its first update.
-        flags: Flags of the program.
         model: Name of the model, for the report of `diagnose`.
     """
     if flags.diagnose:

@@ -279,7 +279,6 @@ class RunOptions(Request):
             task: Task with the model to train.
             optimizer: Optimiser of its model.
             schedule: Learning rate.
-            loader: Loader of the training images.
             logs: Logs of the run; None to open them.
             clip_grad_norm: Largest norm of the gradient of all parameters; 0: no limit.
         """
@@ -308,7 +307,6 @@ class RunOptions(Request):
         """Settings of this host's loader that all entries share.
 
         Args:
-            devices: The devices.
             batch_size: Images of one update, of all devices together.
             image_size: Side of the images, pixels.
         """
@@ -387,7 +385,6 @@ class RecipeOptions(RunOptions):
 
         Args:
             images: Images of an epoch; small data get a smaller batch.
-            devices: The devices.
 
         Raises:
             UsageError: See `effective_batch`.
@@ -438,7 +435,6 @@ def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: st
 
     Args:
         batch_size: Images of one update.
-        devices: The devices.
         accum_iter: Parts of a batch.
         name: Name of the option of the batch size, for the message.
 

@@ -117,8 +117,6 @@ def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) ->
     """Return a message at the end of a run: how many images were planned, trained, passed over and left out.
 
     Args:
-        order: Order of the images.
-        epochs: Epochs of the run.
         step: Step after which the run ended.
         first_step: Step after which it began, above 0 if it began with a later epoch.
     """

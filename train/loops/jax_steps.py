@@ -84,7 +84,6 @@ class ResNetSteps(Steps):
 
     Args:
         model: Network whose batch statistics are computed over complete batches.
-        mesh: Devices of all processes.
         momentum: Momentum of SGD, with Nesterov's correction.
         weight_decay: Factor of a weight that is added to its gradient; vectors do not decay.
     """

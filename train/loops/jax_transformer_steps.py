@@ -67,7 +67,6 @@ class Task(Protocol):
         """Return the mean loss of some rows.
 
         Args:
-            params: Weights.
             rows: Some of the arrays that `rows` returned.
             key: Key of the random numbers of this update and part.
         """
@@ -103,7 +102,6 @@ class TransformerSteps(Steps):
     Args:
         task: Network and loss.
         mesh: Devices of all processes, as `jax_arrays.open_mesh` lays them out.
-        settings: Settings of the updates.
     """
 
     def __init__(self, task: Task, mesh: Mesh, settings: Settings) -> None:

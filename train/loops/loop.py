@@ -508,7 +508,6 @@ def stop_signals(
     for minutes. So a thread reads the signals' numbers from a pipe, into which Python writes them as they come.
 
     Args:
-        signals: The signals.
         announce: Called by that thread after the first signal.
     """
     stop = Stop()
@@ -652,7 +651,6 @@ class Unread:
 
         Args:
             step: Number of updates that were done.
-            names: Names of these arrays.
 
         Raises:
             DataprepError: There is such an array.

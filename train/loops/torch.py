@@ -239,7 +239,6 @@ def compile_network(model: nn.Module, device: torch.device) -> None:
     """Compile the forward and backward pass of a network at its first batch; its weights keep their names.
 
     Args:
-        model: Network on the device.
         device: Device that it is trained on.
 
     Raises:

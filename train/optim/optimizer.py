@@ -65,7 +65,6 @@ class LARS(torch.optim.Optimizer):
     """LARS with decay for matrices, and plain SGD for biases and other vectors.
 
     Args:
-        params: Parameters to train.
         lr: Learning rate.
         weight_decay: Factor of a matrix that is added to its gradient before the gradient is scaled.
     """

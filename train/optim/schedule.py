@@ -93,7 +93,6 @@ def fitted_batch(most: int, images: int, shares: int = 1) -> int:
 
     Args:
         most: Batch of the recipe.
-        images: Images of an epoch.
         shares: Parts into which the batch must be divisible.
     """
     batch = most

@@ -29,7 +29,6 @@ class WandbRun:
     """A run of a project; `WANDB_MODE=offline` keeps it in the folder until `wandb sync`.
 
     Args:
-        project: Name of the project.
         folder: Folder of the logs; None: the run has no files of its own, and cannot be continued.
         resumed: Whether to continue the run that the folder names.
 

@@ -261,7 +261,6 @@ def create_commands(request: CreateTpu, script: Path | None = None) -> list[list
     """Return the commands that create a TPU, in their order.
 
     Args:
-        request: The TPU.
         script: Start-up script of its workers.
 
     Raises:

@@ -112,7 +112,6 @@ class Fleet:
         The line must be safe to run twice, because gcloud repeats it after a dropped connection.
 
         Args:
-            line: The line.
             workers: Numbers of the workers.
             timeout_s: Deadline for each worker.
             sent: Function that returns a worker's stdin, by its number.
