@@ -327,7 +327,7 @@ def _draft(
     unknowns = [unknown] if unknown else []
     return Drafted(
         plan=plan,
-        buckets=planned_buckets(plan, request, reader=reader, builder=builder, runner=run.runner, workers=run.workers),
+        buckets=list(_planned_buckets(plan, request, run, reader=reader, builder=builder)),
         worker_lines=[*private_worker_lines(plan, choice.options), *unknowns],
         notes=[*progress.notes, *unknowns],
         refusal=refusal,
@@ -501,18 +501,14 @@ def telling(engine: Engine, options: Sequence[str], log: Callable[[str], object]
     return tell
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlannedBucket:
     """A bucket that a build reads or writes."""
 
     role: str
     """Either `output` or `source`."""
-    url: str
-    where: str | None
-    """Zone or region of the reader: the training reads the output, and the build the source."""
-    verdict: str
-    usd_per_gib: float | None
-    reason: str
+    placement: Placement
+    """The training reads the output, and the build the source."""
     traffic: Traffic
     cost: Cost | None
     """Cost of this build, in USD; None if a price is unknown."""
@@ -522,59 +518,38 @@ class PlannedBucket:
         """The bucket in one line for the user."""
         verb, what = ("writing", "it") if self.role == "output" else ("reading", "it once")
         cost = f" and costs {usd(self.cost.total)}" if self.cost else ", at an unknown cost"
-        requests = self.traffic.inserts + self.traffic.gets
-        return (
-            f"  {self.role} {self.url}: {self.verdict}; {self.reason}; {verb} {what} takes {requests:,} requests{cost}"
-        )
+        requests, found = self.traffic.inserts + self.traffic.gets, self.placement.verdict
+        place = f"{self.role} {self.placement.url}: {found.kind}; {found.reason}"
+        return f"  {place}; {verb} {what} takes {requests:,} requests{cost}"
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values."""
-        return asdict(self)
+        """Return the facts as JSON values."""
+        found, work = self.placement.verdict, {"traffic": asdict(self.traffic), "cost": self.cost and asdict(self.cost)}
+        price = {"verdict": found.kind, "usd_per_gib": found.usd_per_gib, "reason": found.reason}
+        return {"role": self.role, "url": self.placement.url, "where": self.placement.where, **price, **work}
 
 
-def planned_buckets(
-    plan: Plan, request: BuildRequest, *, reader: str | None, builder: str | None, runner: str, workers: int
-) -> list[PlannedBucket]:
-    """Return the output and the source, if they are in buckets.
+def _planned_buckets(
+    plan: Plan, request: BuildRequest, run: Run, *, reader: str | None, builder: str | None
+) -> Iterator[PlannedBucket]:
+    """Yield the output and the source, if they are in buckets.
 
     Args:
         reader: Zone or region in which the output will be read; None: this machine's.
         builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
     """
-    found = []
+    recipe, prices, cost = recipe_of(plan.options.dataset), published_prices(), None
     if is_bucket(request.output_url):
-        found.append(_output(plan, placement_of(request.output_url, reader or this_zone()), workers))
+        found = placement_of(request.output_url, reader or this_zone())
+        traffic = recipe.output_traffic(plan, workers=run.workers)
+        if found.bucket is not None:
+            cost = writing_cost(traffic.inserts, traffic.gets, found.bucket, traffic.num_bytes, prices)
+        yield PlannedBucket("output", found, traffic, cost)
     if not open_storage(request.source_url).is_local:
-        where = builder or (this_zone() if runs_here(runner) else None)
-        found.append(_source(plan, placement_of(request.source_url, where)))
-    return found
-
-
-def _output(plan: Plan, found: Placement, workers: int) -> PlannedBucket:
-    traffic, cost = recipe_of(plan.options.dataset).output_traffic(plan, workers=workers), None
-    if found.bucket is not None:
-        prices = published_prices()
-        cost = writing_cost(traffic.inserts, traffic.gets, found.bucket, traffic.num_bytes, prices)
-    return _planned("output", found, traffic, cost)
-
-
-def _source(plan: Plan, found: Placement) -> PlannedBucket:
-    traffic, cost = recipe_of(plan.options.dataset).source_traffic(plan), None
-    if found.bucket is not None:
-        storage_class = (found.bucket.storage_class or "standard").lower()
-        amount = Amount(storage_class=storage_class, num_bytes=traffic.num_bytes, objects=0, gets=traffic.gets)
-        cost = reading_cost([amount], found.bucket, found.verdict, published_prices())
-    return _planned("source", found, traffic, cost)
-
-
-def _planned(role: str, found: Placement, traffic: Traffic, cost: Cost | None) -> PlannedBucket:
-    return PlannedBucket(
-        role=role,
-        url=found.url,
-        where=found.where,
-        verdict=found.verdict.kind,
-        usd_per_gib=found.verdict.usd_per_gib,
-        reason=found.verdict.reason,
-        traffic=traffic,
-        cost=cost,
-    )
+        found = placement_of(request.source_url, builder or (this_zone() if runs_here(run.runner) else None))
+        traffic, paid = recipe.source_traffic(plan), None
+        if found.bucket is not None:
+            storage_class = (found.bucket.storage_class or "standard").lower()
+            amount = Amount(storage_class=storage_class, num_bytes=traffic.num_bytes, objects=0, gets=traffic.gets)
+            paid = reading_cost([amount], found.bucket, found.verdict, prices)
+        yield PlannedBucket("source", found, traffic, paid)

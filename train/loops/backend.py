@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -391,16 +391,7 @@ class Plan:
             "bytes": self.bytes,
             "bytes_per_device": self.bytes_per_device,
             "training_bytes_per_device": self.training_bytes_per_device,
-            "weights": [
-                {
-                    "name": share.name,
-                    "shape": list(share.shape),
-                    "cut": share.cut,
-                    "bytes": share.bytes,
-                    "bytes_per_device": share.bytes_per_device,
-                }
-                for share in self.shares
-            ],
+            "weights": [asdict(share) for share in self.shares],
         }
 
 
