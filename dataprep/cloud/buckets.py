@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.cloud.gcloud import Gcloud, meaning
 from dataprep.cloud.region import can_cache, describe
@@ -24,8 +24,6 @@ from dataprep.storage.gcs_location import BucketLocation, running_caches
 if TYPE_CHECKING:
     from google.cloud.storage import Bucket, Client
 
-STORAGE_CLASSES = ("STANDARD", "NEARLINE", "COLDLINE", "ARCHIVE")
-LIFECYCLES = ("delete", "nearline")
 ABANDONED_UPLOAD_DAYS = 7
 """Age at which parts of unfinished uploads are removed: they cost as much as objects, and no listing shows them."""
 PUBLIC_ACCESS = "enforced"
@@ -46,20 +44,6 @@ BIND_TRIES = 12
 BIND_WAIT_S = 5.0
 
 
-class LifecycleAction(TypedDict):
-    """Action of a lifecycle on an object."""
-
-    type: str
-    storageClass: NotRequired[str]
-
-
-class LifecycleRule(TypedDict):
-    """A rule of a bucket's lifecycle, as Cloud Storage writes it."""
-
-    action: LifecycleAction
-    condition: dict[str, int]
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketRequest:
     """The settings of a bucket to create. Rights are granted on the bucket only, never on single objects or to all."""
@@ -71,8 +55,8 @@ class BucketRequest:
     labels: Mapping[str, str] = field(default_factory=dict)
     lifecycle_days: int | None = None
     """Age of objects, in days, at which the lifecycle acts; None for never."""
-    lifecycle: str = "delete"
-    """Action at that age: one of LIFECYCLES."""
+    lifecycle: Literal["delete", "nearline"] = "delete"
+    """Action at that age."""
     soft_delete_days: int = 7
     """Number of days for which deleted objects can be restored and must be paid for; 0, or 7 to 90."""
     hierarchical: bool = False
@@ -91,16 +75,13 @@ class BucketRequest:
             )
 
     @property
-    def rules(self) -> list[LifecycleRule]:
+    def rules(self) -> list[dict[str, Any]]:
         """Rules of the lifecycle, as Cloud Storage writes them."""
-        abandoned: LifecycleAction = {"type": "AbortIncompleteMultipartUpload"}
-        rules: list[LifecycleRule] = [{"action": abandoned, "condition": {"age": ABANDONED_UPLOAD_DAYS}}]
+        rules = [({"type": "AbortIncompleteMultipartUpload"}, ABANDONED_UPLOAD_DAYS)]
         if self.lifecycle_days is not None:
-            action: LifecycleAction = {"type": "Delete"}
-            if self.lifecycle == "nearline":
-                action = {"type": "SetStorageClass", "storageClass": "NEARLINE"}
-            rules.append({"action": action, "condition": {"age": self.lifecycle_days}})
-        return rules
+            nearline = {"type": "SetStorageClass", "storageClass": "NEARLINE"}
+            rules.append((nearline if self.lifecycle == "nearline" else {"type": "Delete"}, self.lifecycle_days))
+        return [{"action": action, "condition": {"age": days}} for action, days in rules]
 
     def document(self) -> dict[str, object]:
         """Return the request as JSON values."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import click
 from rich.table import Table
@@ -35,7 +36,7 @@ from dataprep.cloud.tpu.jobs import (
 from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
 from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.cloud.tpu.worker import Holder
-from dataprep.commands.tpu_machines import Done, TpuState, Where, examples, note, state_of, tpu_command
+from dataprep.commands.tpu_machines import Done, Where, examples, note, state_of, tpu_command
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable, shell_words
@@ -256,7 +257,7 @@ def _holder(holder: Holder) -> str:
     return printable(f"process {holder['pid']} of {by}: {holder['command']}")
 
 
-def _print_status(where: Where, known: TpuState, answers: list[Answer]) -> None:
+def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) -> None:
     health = f", {known['health']}" if known.get("health") else ""
     state = f"{known['state']}{health}, {known['type']}, {known['workers']} workers"
     click.echo(f"{where.place.name} in {where.place.zone}: {state}")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import NotRequired, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -268,17 +268,7 @@ def _notes(wanted: CreateTpu) -> list[str]:
     return notes
 
 
-class TpuState(TypedDict):
-    """A TPU, as its service reports it."""
-
-    api: Api
-    state: str | None
-    health: NotRequired[str | None]
-    type: str | None
-    workers: int
-
-
-def state_of(where: Where, gcloud: Gcloud) -> TpuState:
+def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
     """Look a TPU up in both services.
 
     Raises:

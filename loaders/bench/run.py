@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import Protocol, TypedDict
+from typing import Any, Protocol
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.adoption import Progress as AdoptProgress
@@ -87,24 +87,13 @@ class BenchSection:
     stages: tuple[StageShare, ...]
 
 
-class Settings(TypedDict):
-    """Settings of all rounds."""
-
-    batch_size: int
-    image_size: int
-    workers: int
-    rounds: int
-    seconds: float | None
-    """Length of a round; None if `batches` sets it."""
-    batches: int | None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchTable:
     """Results on all datasets."""
 
     sections: tuple[BenchSection, ...]
-    settings: Settings
+    settings: dict[str, Any]
+    """Settings of all rounds."""
     machine: MachineDocument
 
 
