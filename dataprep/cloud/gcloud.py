@@ -13,15 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dataprep.cloud.tpu.command_lines import (
-    Api,
-    Place,
-    Target,
-    check_name,
-    describe_command,
-    gcloud_line,
-    instances_command,
-)
+from dataprep.cloud.tpu import command_lines
 from dataprep.dataset.documents import JsonObject
 from dataprep.errors import AccessError, DataprepError, StorageError, UndecidedError, UsageError
 from dataprep.messages import shell_words
@@ -31,7 +23,7 @@ TIMEOUT_S = 900.0
 SAID_CHARACTERS = 300
 """Maximum number of characters that a message quotes of the output of gcloud or a worker."""
 _NOT_FOUND = re.compile(r"NOT_FOUND|was not found|notFound", re.IGNORECASE)
-_TYPES = " ".join(gcloud_line("compute", "tpus", "accelerator-types", "list", zone="ZONE"))
+_TYPES = " ".join(command_lines.gcloud_line("compute", "tpus", "accelerator-types", "list", zone="ZONE"))
 _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
     (r"active account|gcloud auth login|reauth", AccessError, 'no one is logged in; run "gcloud auth login"'),
     (r"attribute \[project\]|core/project", UsageError, "no project is set; add `project`"),
@@ -210,7 +202,9 @@ def _first_line(said: str) -> str:
     return re.sub(r"^ERROR: \(gcloud[^)]*\) ", "", line)[:SAID_CHARACTERS]
 
 
-def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: bool = False) -> Target:
+def find_target(
+    gcloud: Gcloud, place: command_lines.Place, api: command_lines.Api | None, *, internal_ip: bool = False
+) -> command_lines.Target:
     """Find a TPU whose zone is known, with its workers.
 
     Args:
@@ -223,27 +217,27 @@ def find_target(gcloud: Gcloud, place: Place, api: Api | None, *, internal_ip: b
         UsageError: There is no such TPU, or it is not ready.
     """
     if api != "compute-engine":
-        node = gcloud.read(describe_command(place))
+        node = gcloud.read(command_lines.describe_command(place))
         if gcloud.dry_run:
             gcloud.show("# then the same for every worker: 0, 1, …")
-            return Target(place=place, api="tpu", instances=("0",), internal_ip=internal_ip)
+            return command_lines.Target(place=place, api="tpu", instances=("0",), internal_ip=internal_ip)
         if node is not None:
             if node.get("state") != "READY":
                 raise UsageError(
                     f"{place.name} is {node.get('state')}, expected READY; wait, and see dataprep tpu status"
                 )
             numbers = tuple(map(str, range(len(node.get("networkEndpoints") or [{}]))))
-            return Target(place=place, api="tpu", instances=numbers, internal_ip=internal_ip)
-    machines = gcloud.read(instances_command(place)) or []
+            return command_lines.Target(place=place, api="tpu", instances=numbers, internal_ip=internal_ip)
+    machines = gcloud.read(command_lines.instances_command(place)) or []
     if gcloud.dry_run:
-        return Target(place=place, api="compute-engine", instances=(place.name,), internal_ip=internal_ip)
+        return command_lines.Target(place=place, api="compute-engine", instances=(place.name,), internal_ip=internal_ip)
     if not machines:
         raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, `zone` and `project`")
     waiting = [machine["name"] for machine in machines if machine.get("status") != "RUNNING"]
     if waiting:
         raise UsageError(f"{place.name}: {', '.join(waiting)} not RUNNING; wait, and see dataprep tpu status")
     names = tuple(sorted(machine["name"] for machine in machines))
-    return Target(place=place, api="compute-engine", instances=names, internal_ip=internal_ip)
+    return command_lines.Target(place=place, api="compute-engine", instances=names, internal_ip=internal_ip)
 
 
 def find_zone(name: str, zone: str | None = None) -> str:
@@ -257,7 +251,7 @@ def find_zone(name: str, zone: str | None = None) -> str:
         UsageError: There is no `gcloud`, or no TPU or several of this name.
         UndecidedError: `gcloud` could not answer.
     """
-    check_name(name)
+    command_lines.check_name(name)
     listed = _entries("compute", "tpus", "tpu-vm", "list", zone=zone or "-")
     found = [_zone_of(node) for node in listed if _last(node.get("name", "")) == name]
     if not found:
@@ -274,7 +268,9 @@ def find_zone(name: str, zone: str | None = None) -> str:
 def _entries(*words: str, **flags: str | None) -> list[JsonObject]:
     gcloud = Gcloud(lambda _line: None)
     try:
-        return gcloud.entries(gcloud_line(*words, **flags, format="json", quiet=True), timeout_s=LIST_TIMEOUT_S)
+        return gcloud.entries(
+            command_lines.gcloud_line(*words, **flags, format="json", quiet=True), timeout_s=LIST_TIMEOUT_S
+        )
     except GcloudMissingError as error:
         raise UsageError(f"`tpu`: {error}, or give `zone`") from None
     except DataprepError as error:

@@ -14,22 +14,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dataprep.arguments import IMAGES, OTHER, READ, WHERE, Request, option, request
+from dataprep.cloud import capacity
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator
-from dataprep.cloud.capacity import (
-    CapacityPlan,
-    EnoughHosts,
-    ImageCost,
-    Pod,
-    StoredImages,
-    cost_from_document,
-    cost_from_table,
-    cost_on_host,
-    enough_hosts,
-    host_cores,
-    measured_here,
-    plan_capacity,
-    verdict_sentence,
-)
 from dataprep.cloud.offers import READ_BYTES, gets_of, is_loose
 from dataprep.cloud.prices import fact
 from dataprep.errors import UndecidedError, UsageError
@@ -168,8 +154,8 @@ class InputRequest(Request):
 class HostCost:
     """Cost of an image on the hosts, and the basis of its figures."""
 
-    image: ImageCost
-    others: Mapping[str, ImageCost]
+    image: capacity.ImageCost
+    others: Mapping[str, capacity.ImageCost]
     """Known costs of other loaders, by name."""
     source: str
     """Measurement that the cost comes from."""
@@ -270,7 +256,7 @@ class EnoughTpus:
 
     request: InputRequest
     images_per_s: float
-    found: list[EnoughHosts]
+    found: list[capacity.EnoughHosts]
     speeds: dict[str, tuple[float, str]]
     """Speed of a host's core by TPU generation, and its basis."""
 
@@ -306,15 +292,15 @@ class InputPlan:
 
     request: InputRequest
     accelerator: Accelerator
-    pod: Pod
+    pod: capacity.Pod
     cost: HostCost
-    stored: StoredImages
-    plan: CapacityPlan
+    stored: capacity.StoredImages
+    plan: capacity.CapacityPlan
 
     @property
     def sentence(self) -> str:
         """The verdict."""
-        sentence = verdict_sentence(self.plan, self.accelerator.name)
+        sentence = capacity.verdict_sentence(self.plan, self.accelerator.name)
         by_cores = self.plan.verdict == "fed" or self.plan.limit == "cores"
         if self.cost.core_is_unknown and by_cores:
             sentence = f"If a host's core is as fast as yours, {sentence}"
@@ -394,7 +380,7 @@ def plan_input(request: InputRequest) -> InputPlan | EnoughTpus:
         return _all_tpus(request)
     accelerator = parse_accelerator(request.accelerator)
     cost = _host_cost(request, accelerator.generation.name)
-    stored = StoredImages(
+    stored = capacity.StoredImages(
         num_bytes=request.num_bytes(cost.image.num_bytes), short_side=STORED_SIDES[request.dataset], url=cost.url
     )
     pod = _pod(request, accelerator.machine, accelerator.hosts)
@@ -404,7 +390,7 @@ def plan_input(request: InputRequest) -> InputPlan | EnoughTpus:
         pod=pod,
         cost=cost,
         stored=stored,
-        plan=plan_capacity(
+        plan=capacity.plan_capacity(
             request.images_per_s,
             pod,
             cost.image,
@@ -426,16 +412,18 @@ def _all_tpus(request: InputRequest) -> EnoughTpus:
     return EnoughTpus(
         request=request,
         images_per_s=images_per_s,
-        found=enough_hosts(images_per_s, {name: each.image for name, each in costs.items()}, partial(_pod, request)),
+        found=capacity.enough_hosts(
+            images_per_s, {name: each.image for name, each in costs.items()}, partial(_pod, request)
+        ),
         speeds={name: (each.core_speed, each.core_basis) for name, each in costs.items()},
     )
 
 
 def _host_cost(request: InputRequest, generation: str) -> HostCost:
     """Return the cost of an image on the hosts of a TPU generation, by our measurements or the user's."""
-    hosts, is_given = host_cores()[generation], bool(request.dataset_bytes and request.images)
+    hosts, is_given = capacity.host_cores()[generation], bool(request.dataset_bytes and request.images)
     if request.measured is not None:
-        found = cost_from_document(_document(request.measured), request.measured.name)
+        found = capacity.cost_from_document(_document(request.measured), request.measured.name)
         if found.image_size not in (None, request.image_size):
             raise UsageError(
                 f"{request.measured.name} was measured at {found.image_size} pixels, and `image_size` is "
@@ -459,11 +447,13 @@ def _host_cost(request: InputRequest, generation: str) -> HostCost:
     costs = {}
     for name in get_args(Loader):
         try:
-            costs[name] = cost_on_host(cost_from_table(name, request.image_size, bytes_per_image), hosts.speed)
+            costs[name] = capacity.cost_on_host(
+                capacity.cost_from_table(name, request.image_size, bytes_per_image), hosts.speed
+            )
         except UndecidedError:
             if name == request.loader:
                 raise
-    row = measured_here()["dataprep"][0]
+    row = capacity.measured_here()["dataprep"][0]
     return HostCost(
         image=costs.pop(request.loader),
         others=costs,
@@ -483,10 +473,10 @@ def _document(path: Path) -> Any:
         raise UsageError(f"`measured` {path}: cannot be read as JSON: {error}") from error
 
 
-def _pod(request: InputRequest, machine: TpuMachine, hosts: int) -> Pod:
+def _pod(request: InputRequest, machine: TpuMachine, hosts: int) -> capacity.Pod:
     if machine.vcpus is None:
         raise UndecidedError(f"the vCPUs of {machine.machine_type} are not known, so neither is what its hosts deliver")
-    return Pod(
+    return capacity.Pod(
         hosts=hosts,
         vcpus=machine.vcpus,
         ram_bytes=machine.ram_gb * 1e9,

@@ -27,15 +27,7 @@ from dataprep.commands.build_run import Job, Run, dataset_of, run_and_print, sha
 from dataprep.commands.progress import LaionProgress
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import DataprepError, UsageError, needing
-from dataprep.fetched.collect import (
-    DuplicateAction,
-    DuplicatePolicy,
-    EncodeFormat,
-    EncodeOptions,
-    ResizeMode,
-    RowFilter,
-    RowOptions,
-)
+from dataprep.fetched import collect
 from dataprep.fetched.existing import open_fetched, rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import counted, human_bytes, printable, shell_words, shortened
@@ -236,19 +228,19 @@ class BuildLaion(WebRequest, Run):
         "Reject images whose hash differs from the one in the table.", default=None, group=READ
     )
     image_size: int = option("Size to which images are resized.", default=256, metavar="PIXELS", group=IMAGES)
-    resize_mode: ResizeMode = option(
+    resize_mode: collect.ResizeMode = option(
         "How images get the size of `image_size`; see docs/laion.md.", default="keep_ratio", group=IMAGES
     )
-    encode_format: EncodeFormat = option("Format of the stored images.", default="jpg", group=IMAGES)
+    encode_format: collect.EncodeFormat = option("Format of the stored images.", default="jpg", group=IMAGES)
     encode_quality: int | None = option(
         "Quality of jpg and webp, or compression of png.", default=None, shown="95; png: 6", group=IMAGES
     )
-    exact_duplicates: DuplicateAction = option(
+    exact_duplicates: collect.DuplicateAction = option(
         "Action for images of a shard that have the same bytes; drop keeps one in each shard.",
         default="keep",
         group=IMAGES,
     )
-    perceptual_duplicates: DuplicateAction = option(
+    perceptual_duplicates: collect.DuplicateAction = option(
         "Action for images of a shard that look the same.", default="keep", group=IMAGES
     )
     duplicate_distance: int = option(
@@ -334,22 +326,22 @@ def _own_data(values: BuildLaion) -> OwnData | None:
     return OwnData(name=name, licence=values.licence or UNSTATED, origin=values.origin or UNSTATED)
 
 
-def _row_options(values: BuildLaion) -> RowOptions:
+def _row_options(values: BuildLaion) -> collect.RowOptions:
     quality, usual = values.encode_quality, _PNG_COMPRESSION if values.encode_format == "png" else _QUALITY
-    return RowOptions(
-        encode=EncodeOptions(
+    return collect.RowOptions(
+        encode=collect.EncodeOptions(
             image_size=values.image_size,
             resize_mode=values.resize_mode,
             encode_format=values.encode_format,
             encode_quality=usual if quality is None else quality,
         ),
-        duplicates=DuplicatePolicy(
+        duplicates=collect.DuplicatePolicy(
             exact=values.exact_duplicates,
             perceptual=values.perceptual_duplicates,
             max_distance=values.duplicate_distance,
         ),
         verify_hash=values.verify_hash,
-        row_filter=RowFilter(
+        row_filter=collect.RowFilter(
             min_image_size=values.min_image_size,
             max_image_area=values.max_image_area,
             max_aspect_ratio=values.max_aspect_ratio,

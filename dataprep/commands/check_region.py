@@ -55,17 +55,9 @@ from dataprep.cloud.region import (
     unknown_regions,
     verdict,
 )
+from dataprep.commands import region_options
 from dataprep.commands.build_run import people
 from dataprep.commands.progress import Viewer
-from dataprep.commands.region_options import (
-    MOST_MONTHS,
-    NamedTpu,
-    Note,
-    Priced,
-    echo_commands,
-    echo_stale_prices,
-    named_place,
-)
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
@@ -130,7 +122,7 @@ class RegionReport:
 
 
 @request
-class CheckRegion(Priced, NamedTpu):
+class CheckRegion(region_options.Priced, region_options.NamedTpu):
     """Show where each bucket is, where it is read from, and what reading it costs.
 
     Reads the bucket's settings, its object listing and, for datasets, the manifest, part of the index and the list of
@@ -142,7 +134,10 @@ class CheckRegion(Priced, NamedTpu):
         "Buckets, or gs:// prefixes of datasets.", metavar="BUCKET_OR_URL...", kw_only=False, group=READ
     )
     zone: str | None = option(
-        "Zone or region of the reader.", default=None, shown="this machine's, from its metadata server", group=WHERE
+        "Zone or region of the reader.",
+        default=None,
+        shown="this machine's, from its metadata server",
+        group=WHERE,
     )
     epochs: int = option("Epochs of the complete training.", default=1, low=1)
     hosts: int | None = option(
@@ -175,10 +170,16 @@ class CheckRegion(Priced, NamedTpu):
         group=READ,
     )
     months: float = option(
-        "Months for which a cache or a copy would be kept.", default=1.0, low=0, high=MOST_MONTHS, rare=True
+        "Months for which a cache or a copy would be kept.",
+        default=1.0,
+        low=0,
+        high=region_options.MOST_MONTHS,
+        rare=True,
     )
     replicas: bool = option(
-        "Examine the copy that a loader would read instead, if there is a cheaper one.", default=False, group=READ
+        "Examine the copy that a loader would read instead, if there is a cheaper one.",
+        default=False,
+        group=READ,
     )
 
     @property
@@ -220,13 +221,13 @@ def _checked(asked: CheckRegion) -> RegionCheck:
     return _examined(asked, Viewer(is_python=True).note)
 
 
-def _examined(asked: CheckRegion, note: Note) -> RegionCheck:
+def _examined(asked: CheckRegion, note: region_options.Note) -> RegionCheck:
     located = None if asked.bucket_location is None else parse_location(asked.bucket_location)
     named = () if located is None else placement(located)[1]
     for line in unknown_regions(named):
         note(line)
     prices, hosts = asked.table(), asked.hosts
-    where = named_place(asked.zone, asked.tpu, note)
+    where = region_options.named_place(asked.zone, asked.tpu, note)
     machine = this_machine() if where is None else None
     if machine is not None:
         where, hosts = machine.zone, hosts or len(machine.hosts)
@@ -248,7 +249,7 @@ def _print(asked: CheckRegion, *, as_json: bool) -> int:
     else:
         for report in found.reports:
             _print_report(report, found.asked)
-        echo_stale_prices()
+        region_options.echo_stale_prices()
     return {PAID: _PAID_CODE, UNKNOWN: _UNKNOWN_CODE}.get(found.verdict, 0)
 
 
@@ -330,11 +331,11 @@ def _print_advice(report: RegionReport, months: float) -> None:
         f"copy it near the reader: {usd(report.copy.once.total)} once, then "
         f"{usd(report.copy.kept)} a month to keep it; {pays}",
     )
-    echo_commands(CheckRegion, report.commands)
+    region_options.echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
         _line(offer.kind, offer.line(months=months))
         if offer.kind == CACHE and report.cache_command is not None:
-            echo_commands(CheckRegion, [report.cache_command])
+            region_options.echo_commands(CheckRegion, [report.cache_command])
 
 
 def _shown(cost: Cost | None) -> str:

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import click
 
-from dataprep.commands.tpu_jobs import (
-    copy_command,
-    exec_command,
-    kill_command,
-    manifest_command,
-    profile_command,
-    run_command,
-    setup_command,
-    status_command,
-)
+from dataprep.commands import tpu_jobs
 from dataprep.commands.tpu_machines import create_command, delete_command, plan_command
 
 EPILOG = """\b
@@ -44,14 +35,14 @@ def command() -> None:
 for _each in (
     plan_command,
     create_command,
-    setup_command,
-    run_command,
-    status_command,
-    kill_command,
-    exec_command,
-    copy_command,
-    profile_command,
+    tpu_jobs.setup_command,
+    tpu_jobs.run_command,
+    tpu_jobs.status_command,
+    tpu_jobs.kill_command,
+    tpu_jobs.exec_command,
+    tpu_jobs.copy_command,
+    tpu_jobs.profile_command,
     delete_command,
-    manifest_command,
+    tpu_jobs.manifest_command,
 ):
     command.add_command(_each)

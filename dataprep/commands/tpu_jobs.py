@@ -19,20 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dataprep.arguments import READ, WHERE, WRITE, Texts, command_of, option, request, texts
+from dataprep.cloud.tpu import jobs
 from dataprep.cloud.tpu.command_lines import OnWorkers, fetch_command, parse_share
 from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
-from dataprep.cloud.tpu.jobs import (
-    FRAMEWORKS,
-    Framework,
-    Watch,
-    check_run,
-    collect_logs,
-    follow,
-    has_failed,
-    outcome,
-    prepare,
-    start,
-)
 from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
 from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.cloud.tpu.worker import Holder
@@ -54,7 +43,7 @@ class RunOnTpu(OnWorkers):
     """
 
     run: str | None = option("Name of the run to start or to follow.", default=None, metavar="NAME", shown="a new name")
-    framework: Framework = option("Framework whose environment variables are set.", default="torch")
+    framework: jobs.Framework = option("Framework whose environment variables are set.", default="torch")
     env: Texts = option(
         "Environment variable of the command; may be repeated. KEY alone takes the value from this shell.",
         default=(),
@@ -77,11 +66,11 @@ def _run(asked: RunOnTpu, where: Where) -> Done:
     argv, run, detach, log_dir = texts(asked.argv), asked.run, asked.detach, asked.log_dir
     if not argv and run is None:
         raise UsageError("neither a command nor `run`; give one after --, such as -- dataprep-pretrain-mae …")
-    name = check_run(run or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
-    environment = {**FRAMEWORKS[asked.framework], **dict(map(_variable, texts(asked.env)))}
+    name = jobs.check_run(run or f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+    environment = {**jobs.FRAMEWORKS[asked.framework], **dict(map(_variable, texts(asked.env)))}
     fleet = where.fleet()
     if argv:
-        start(fleet, name, argv, environment)
+        jobs.start(fleet, name, argv, environment)
     if argv and not where.dry_run:
         again = shell_words("dataprep", "tpu", "run", where.place.name, "--zone", where.place.zone, "--run", name)
         note(f"run {name} on {len(fleet.target.instances)} workers; to follow it again: {again}")
@@ -89,16 +78,18 @@ def _run(asked: RunOnTpu, where: Where) -> Done:
         if not where.as_json:
             click.echo("# detached" if where.dry_run else name)
         return Done(facts={"run": name, "workers": len(fleet.target.instances)})
-    watch = Watch(poll_s=asked.poll_s, patience_s=asked.patience_s, grace_s=asked.grace_s, keep_going=asked.keep_going)
-    states = follow(fleet, name, watch, note=note, show=lambda text: where.say(text, nl=False))
-    logs = collect_logs(fleet, name, log_dir or Path("logs") / where.place.name / name)
+    watch = jobs.Watch(
+        poll_s=asked.poll_s, patience_s=asked.patience_s, grace_s=asked.grace_s, keep_going=asked.keep_going
+    )
+    states = jobs.follow(fleet, name, watch, note=note, show=lambda text: where.say(text, nl=False))
+    logs = jobs.collect_logs(fleet, name, log_dir or Path("logs") / where.place.name / name)
     for worker, state in states.items():
-        if has_failed(state):
-            note(f"worker {worker}: {outcome(state)}")
+        if jobs.has_failed(state):
+            note(f"worker {worker}: {jobs.outcome(state)}")
     if logs:
         note(f"logs of {len(logs)} workers: {logs[0].parent}")
     facts: dict[str, object] = {"run": name, "by_worker": states, "logs": list(map(str, logs))}
-    return Done(facts=facts, code=int(any(map(has_failed, states.values()))))
+    return Done(facts=facts, code=int(any(map(jobs.has_failed, states.values()))))
 
 
 run_command = tpu_command(
@@ -197,7 +188,7 @@ def _kill(asked: KillOnTpu, where: Where) -> Done:
     grace_s = asked.grace_s
     fleet = where.fleet()
     ended: dict[str, int] = {}
-    for run in map(check_run, texts(asked.run) or _running(fleet)):
+    for run in map(jobs.check_run, texts(asked.run) or _running(fleet)):
         answers = fleet.call("kill", run, f"--grace-s={grace_s}", timeout_s=grace_s + 120)
         require_all(answers, f"end {run}")
         if where.dry_run:
@@ -269,7 +260,7 @@ def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) ->
             table.add_row(str(answer.worker), "", Text(printable(answer.trouble), style="red"))
         for run, found in answer.reply.get("runs", {}).items():
             words = Text(printable(shlex.join(found["argv"])))
-            table.add_row(str(answer.worker), f"run {run}", outcome(found), str(found.get("pid", "")), words)
+            table.add_row(str(answer.worker), f"run {run}", jobs.outcome(found), str(found.get("pid", "")), words)
         for holder in answer.reply.get("holders", []):
             who = Text(printable(f"{holder['user']} holds {', '.join(holder['devices'])}"))
             table.add_row(str(answer.worker), "chips", who, str(holder["pid"]), Text(printable(holder["command"])))
@@ -303,7 +294,7 @@ class SetUpTpu(OnWorkers):
     """
 
     code: Path = option("Folder of code that all workers get.", default=Path(), metavar="FOLDER", group=READ)
-    framework: Framework = option("Framework whose packages are installed.", default="torch")
+    framework: jobs.Framework = option("Framework whose packages are installed.", default="torch")
     requirements: Path | None = option(
         "File of pinned packages, instead of the framework's.", default=None, metavar="FILE", group=READ
     )
@@ -326,7 +317,7 @@ class SetUpTpu(OnWorkers):
 def _setup(asked: SetUpTpu, where: Where) -> Done:
     parsed, archive = [parse_share(share) for share in texts(asked.nfs)], pack(asked.code)
     fleet = where.fleet()
-    prepare(fleet, note)
+    jobs.prepare(fleet, note)
     for share in parsed:
         answers = fleet.call("mount", share.source, share.target)
         require_all(answers, f"mount {share.source}")

@@ -14,22 +14,7 @@ import click
 from dataprep.arguments import WHERE, Request, command_of, option, request, texts
 from dataprep.cloud.accelerators import Accelerator, known_zones, parse_accelerator, zone_note
 from dataprep.cloud.gcloud import Gcloud, find_target
-from dataprep.cloud.tpu.command_lines import (
-    Api,
-    CreateTpu,
-    OnTpu,
-    OnWorkers,
-    Place,
-    Target,
-    check_zone,
-    create_commands,
-    delete_commands,
-    describe_command,
-    instances_command,
-    parse_share,
-    queued_command,
-    startup_script,
-)
+from dataprep.cloud.tpu import command_lines
 from dataprep.cloud.tpu.fleet import Fleet
 from dataprep.errors import UsageError
 from dataprep.messages import shell_words
@@ -39,17 +24,17 @@ from dataprep.messages import shell_words
 class Where:
     """The TPU that a command line names, and the receiver of messages."""
 
-    asked: OnTpu
+    asked: command_lines.OnTpu
     as_json: bool = False
     shown: list[str] = field(default_factory=list)
     """Lines of a dry run, for its JSON."""
 
     @property
-    def place(self) -> Place:
+    def place(self) -> command_lines.Place:
         return self.asked.place
 
     @property
-    def api(self) -> Api | None:
+    def api(self) -> command_lines.Api | None:
         return self.asked.api
 
     @property
@@ -70,7 +55,7 @@ class Where:
         Raises:
             UsageError: There is no such TPU, or it is not ready.
         """
-        gcloud, internal_ip = self.gcloud, isinstance(self.asked, OnWorkers) and self.asked.internal_ip
+        gcloud, internal_ip = self.gcloud, isinstance(self.asked, command_lines.OnWorkers) and self.asked.internal_ip
         return Fleet(gcloud, find_target(gcloud, self.place, self.api, internal_ip=internal_ip))
 
 
@@ -83,7 +68,7 @@ class Done:
     code: int = 0
 
 
-Asked = TypeVar("Asked", bound=OnTpu)
+Asked = TypeVar("Asked", bound=command_lines.OnTpu)
 
 
 def tpu_command(kind: type[Asked], run: Callable[[Asked, Where], Done], name: str, *lines: str) -> click.Command:
@@ -141,9 +126,9 @@ def _plan(asked: PlanTpu, *, as_json: bool) -> None:
     found = parse_accelerator(asked.type)
     zones = known_zones(found.generation.name)
     if zone is not None:
-        check_zone(zone, found)
-    wanted = CreateTpu(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT, type=asked.type)
-    commands = [shell_words(*argv) for argv in create_commands(wanted)]
+        command_lines.check_zone(zone, found)
+    wanted = command_lines.CreateTpu(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT, type=asked.type)
+    commands = [shell_words(*argv) for argv in command_lines.create_commands(wanted)]
     for line in (found.note, zone_note(found, wanted.place.zone)):
         if line:
             note(line)
@@ -163,16 +148,18 @@ plan_command = command_of(
 )
 
 
-def _create(asked: CreateTpu, where: Where) -> Done:
+def _create(asked: command_lines.CreateTpu, where: Where) -> Done:
     own_script, script = asked.startup_script, asked.startup_script or Path(f"{asked.name}-startup.sh")
     if own_script is not None and not own_script.is_file():
         raise UsageError(f"`startup_script` {own_script}: no such file; check its path")
-    commands, gcloud = create_commands(asked, script), where.gcloud
+    commands, gcloud = command_lines.create_commands(asked, script), where.gcloud
     for line in _notes(asked):
         note(line)
     with contextlib.ExitStack() as undo:
         if own_script is None:
-            text = startup_script([parse_share(share) for share in texts(asked.nfs)], texts(asked.package))
+            text = command_lines.startup_script(
+                [command_lines.parse_share(share) for share in texts(asked.nfs)], texts(asked.package)
+            )
             gcloud.show(f"cat > {shell_words(script)} <<'EOF'\n{text}EOF")
             if not where.dry_run:
                 if not script.exists():
@@ -189,7 +176,7 @@ def _create(asked: CreateTpu, where: Where) -> Done:
 
 
 create_command = tpu_command(
-    CreateTpu,
+    command_lines.CreateTpu,
     _create,
     "create",
     "tpu create my-tpu --type v4-32 --zone us-central2-b --dry-run",
@@ -200,7 +187,7 @@ create_command = tpu_command(
 
 
 @request
-class DeleteTpu(OnTpu):
+class DeleteTpu(command_lines.OnTpu):
     """Delete a TPU, its queued request, or its group of machines, with everything on its disks."""
 
     yes: bool = option("Do not ask for confirmation.", default=False)
@@ -222,20 +209,24 @@ def _deletion(where: Where) -> tuple[list[list[str]], str]:
     """Return the commands, and a description of what they delete."""
     place, gcloud = where.place, where.gcloud
     if where.api != "compute-engine":
-        node = gcloud.read(describe_command(place)) or {}
-        wanted = gcloud.read(queued_command(place)) or {}
+        node = gcloud.read(command_lines.describe_command(place)) or {}
+        wanted = gcloud.read(command_lines.queued_command(place)) or {}
         if node or wanted or gcloud.dry_run:
-            target = Target(place=place, api="tpu", instances=())
+            target = command_lines.Target(place=place, api="tpu", instances=())
             kind = f"{node.get('acceleratorType', 'TPU')} {place.name} in {place.zone} ({node.get('state', 'queued')})"
-            return delete_commands(target, queued=bool(wanted)), kind
-    machines = tuple(machine["name"] for machine in gcloud.read(instances_command(place)) or [])
+            return command_lines.delete_commands(target, queued=bool(wanted)), kind
+    machines = tuple(machine["name"] for machine in gcloud.read(command_lines.instances_command(place)) or [])
     if not machines and not where.api:
         raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")
-    target = Target(place=place, api="compute-engine", instances=machines or ((place.name,) if gcloud.dry_run else ()))
-    return delete_commands(target, queued=False), f"{place.name} in {place.zone} ({len(machines)} machines)"
+    target = command_lines.Target(
+        place=place, api="compute-engine", instances=machines or ((place.name,) if gcloud.dry_run else ())
+    )
+    return command_lines.delete_commands(
+        target, queued=False
+    ), f"{place.name} in {place.zone} ({len(machines)} machines)"
 
 
-def _facts(found: Accelerator, wanted: CreateTpu, zones: list[str]) -> dict[str, str]:
+def _facts(found: Accelerator, wanted: command_lines.CreateTpu, zones: list[str]) -> dict[str, str]:
     machine = found.machine
     kind = "" if machine.machine_type == machine.generation else f" {machine.machine_type}"
     made_by = {
@@ -257,7 +248,7 @@ def _facts(found: Accelerator, wanted: CreateTpu, zones: list[str]) -> dict[str,
     }
 
 
-def _notes(wanted: CreateTpu) -> list[str]:
+def _notes(wanted: command_lines.CreateTpu) -> list[str]:
     """Return notes on a name that was translated, and on a generation or a mode that is not known of the zone."""
     notes = [line for line in (wanted.accelerator.note, zone_note(wanted.accelerator, wanted.place.zone)) if line]
     generation, zone = wanted.accelerator.generation.name, wanted.place.zone
@@ -276,7 +267,7 @@ def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
     """
     place = where.place
     if where.api != "compute-engine":
-        node = gcloud.read(describe_command(place))
+        node = gcloud.read(command_lines.describe_command(place))
         if node:
             return {
                 "api": "tpu",
@@ -285,10 +276,10 @@ def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
                 "type": node.get("acceleratorType"),
                 "workers": len(node.get("networkEndpoints") or []),
             }
-        wanted = gcloud.read(queued_command(place))
+        wanted = gcloud.read(command_lines.queued_command(place))
         if wanted:
             return {"api": "tpu", "state": wanted.get("state", {}).get("state"), "type": "queued request", "workers": 0}
-    machines = gcloud.read(instances_command(place)) or []
+    machines = gcloud.read(command_lines.instances_command(place)) or []
     if not machines and not gcloud.dry_run:
         raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")
     states = sorted({machine.get("status", "") for machine in machines})

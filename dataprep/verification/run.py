@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dataprep import errors
 from dataprep.builder.cards import cards_of, read_card
 from dataprep.builder.finished import dataset_of, layout_faults, numbering_faults, shape_faults
 from dataprep.builder.images import ImagePolicy, check_image
@@ -41,15 +42,6 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS, read_replicas
 from dataprep.dataset.views import VIEWS, find_view, read_view, view_names
-from dataprep.errors import (
-    AccessError,
-    BuildError,
-    DataprepError,
-    FormatError,
-    StorageError,
-    UndecidedError,
-    UsageError,
-)
 from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.messages import counted, printable, quoted
@@ -174,10 +166,10 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
     findings = Findings(MAX_LISTED)
     try:
         manifest = _manifest(storage, findings)
-    except AccessError:
+    except errors.AccessError:
         raise
-    except StorageError as error:
-        raise UndecidedError(f"{error}; so {storage.url} cannot be checked") from error
+    except errors.StorageError as error:
+        raise errors.UndecidedError(f"{error}; so {storage.url} cannot be checked") from error
     is_other = manifest is not None and is_adopted(manifest)
     if manifest is None:
         sums = {}
@@ -225,7 +217,7 @@ class ShardJob:
             if number < len(split.shards):
                 return split, number
             number -= len(split.shards)
-        raise UsageError(f"shard {index} past the end")
+        raise errors.UsageError(f"shard {index} past the end")
 
 
 def check_shard(job: ShardJob, index: int) -> ShardResult:
@@ -241,7 +233,7 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
         rows = read_rows(storage, split, number, result.findings) if split.name in job.indexed else None
         check: ShardCheck = load(recipe_of(built_as(job.manifest)).shard_check)
         check(CheckedShard(storage, job.manifest, split, number, rows, job.deep), result)
-    except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
+    except (errors.StorageError, errors.UsageError) as error:  # UsageError: a link that leads out of the dataset
         result.findings.add("unread", where, str(error))
     except FileNotFoundError:
         result.findings.add(
@@ -261,7 +253,7 @@ def check_views(storage: Storage, manifest: Manifest, findings: Findings) -> Non
             for kept in read_view(storage, manifest, name).splits.values():
                 for shard in range(len(kept.stored)):
                     kept.numbers(shard)
-        except StorageError as error:
+        except errors.StorageError as error:
             findings.add("unread", where, str(error))
         except (DataprepError, FileNotFoundError) as error:
             findings.add("view", where, str(error))
@@ -274,14 +266,14 @@ def check_replicas(storage: Storage, step: Callable[[str], None], findings: Find
         copies = [each.url for each in read_replicas(storage) if each.url != storage.url and is_bucket(each.url)]
         phases = dataset_phases(storage, shape_faults) if copies else ()
         wanted = [info for phase in phases for info in phase if info.name not in CARDS]  # which users may edit
-    except DataprepError as error:
+    except errors.DataprepError as error:
         findings.add("unread", REPLICAS, str(error))
         return 0
     for url in copies:
         step(f"comparing {url}")
         try:
             _check_copy(storage, wanted, open_storage(url), findings)
-        except DataprepError as error:
+        except errors.DataprepError as error:
             findings.add("unread", url, str(error))
     return len(copies)
 
@@ -363,7 +355,7 @@ def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
     """Return the manifest; or add findings and return None, if the verification cannot continue with it."""
     try:
         manifest = read_manifest(storage)
-    except FormatError as error:
+    except errors.FormatError as error:
         findings.add("manifest", MANIFEST, str(error))
         return None
     if manifest is None:
@@ -446,7 +438,7 @@ def _check_shards(job: ShardJob, workers: int, progress: Progress, findings: Fin
             sums[split].add(result)
             unseen.discard(result.index)
             progress.shard_done(shard["samples"], result.num_bytes)
-    except BuildError as error:  # the check of a shard killed its process repeatedly
+    except errors.BuildError as error:  # the check of a shard killed its process repeatedly
         for index in sorted(unseen):
             findings.add("unread", shards[index][1]["file"], f"its check did not end: {error}", position=index)
     return sums
@@ -521,9 +513,9 @@ def _reading(where: str, findings: Findings) -> Iterator[None]:
     """Turn a reading error into a finding: `format`, `missing`, or `unread`, which decides nothing."""
     try:
         yield
-    except (StorageError, UsageError) as error:  # UsageError: a link that leads out of the dataset
+    except (errors.StorageError, errors.UsageError) as error:  # UsageError: a link that leads out of the dataset
         findings.add("unread", where, str(error))
-    except FormatError as error:
+    except errors.FormatError as error:
         findings.add("format", where, str(error))
     except FileNotFoundError:
         findings.add("missing", where, "it was removed during the check; another process is changing the dataset")
@@ -537,7 +529,7 @@ def _check_adopted(
     result.findings = Findings(MAX_LISTED)  # a folder of images is one shard
     try:
         table = open_index(storage, split, compare=True).read_group(number)
-    except (FormatError, FileNotFoundError) as error:
+    except (errors.FormatError, FileNotFoundError) as error:
         result.findings.add("format", where, str(error))
         return
     names = [name for name in _Adopted._fields if name in table.column_names]
@@ -577,7 +569,7 @@ def _read(data: Storage, shard_file: str, row: _Adopted) -> bytes | tuple[str, s
         return data.read_range(file, row.image_offset, row.image_bytes)
     except FileNotFoundError:
         return "missing", "no such file"
-    except (FormatError, StorageError, UsageError) as error:
+    except (errors.FormatError, errors.StorageError, errors.UsageError) as error:
         return "unread", str(error)
 
 

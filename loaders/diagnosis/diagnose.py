@@ -22,14 +22,7 @@ from dataprep.errors import UnansweredError
 from dataprep.host.cpu import available_cores, background_cores, cpu_time
 from dataprep.host.versions import machine_document
 from loaders.config import LoaderConfig
-from loaders.diagnosis.fetch_rate import (
-    FILL_S,
-    Attempt,
-    gentler,
-    lacking_after,
-    wait_for_reads_left_behind,
-    with_full_cache,
-)
+from loaders.diagnosis import fetch_rate
 from loaders.diagnosis.findings import MIN_GAIN, Applied, Bound, Diagnosis, Fix, Limit
 from loaders.diagnosis.fixes import find_bound, find_fixes, ranked, repeated
 from loaders.diagnosis.observed_run import Device, ObservedRun, RunSetup, compute_threads, observe
@@ -53,21 +46,23 @@ def diagnose(
     Raises:
         DataprepError: The data cannot be read.
     """
-    attempt = Attempt(setup)
+    attempt = fetch_rate.Attempt(setup)
     while True:
         try:
             return _diagnosed(attempt, device, seconds, progress)
         except UnansweredError:
-            following = gentler(setup, attempt.setup)
+            following = fetch_rate.gentler(setup, attempt.setup)
             if following is None:
                 raise
             progress("the run over a slow link")
             attempt = following
 
 
-def _diagnosed(attempt: Attempt, device: Device, seconds: float, progress: Callable[[str], None]) -> Diagnosis:
+def _diagnosed(
+    attempt: fetch_rate.Attempt, device: Device, seconds: float, progress: Callable[[str], None]
+) -> Diagnosis:
     with tempfile.TemporaryDirectory(prefix="dataprep-diagnose-") as folder, attempt.setup.open() as loader:
-        attempt = with_full_cache(attempt, loader, progress)
+        attempt = fetch_rate.with_full_cache(attempt, loader, progress)
         setup = attempt.setup
         busy_cores = background_cores()
         progress("the device, fed from memory")
@@ -191,7 +186,7 @@ def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
 
 
 def apply_best(
-    setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0, fill_s: float = FILL_S
+    setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0, fill_s: float = fetch_rate.FILL_S
 ) -> Diagnosis:
     """Run with the best fix that needs neither rebuild nor copy; without such a fix, return the same diagnosis.
 
@@ -207,7 +202,7 @@ def apply_best(
                 if fix.name == "cache":
                     changed = setup.changed({**fix.settings, "cache_dir": folder})
                     with changed.open() as loader:
-                        lacking = lacking_after(loader, changed.config, fill_s)
+                        lacking = fetch_rate.lacking_after(loader, changed.config, fill_s)
                     if lacking:
                         return replace(found, verdict=f"{found.verdict} The cache was not tried: {lacking}.")
                 rate = observe(changed, device, seconds).images_per_s
@@ -251,7 +246,7 @@ def try_leading(stages: Stages, fixes: Sequence[Fix], run: Measured) -> list[Fix
         except (MemoryError, RuntimeError):
             return 0.0  # e.g. a batch that does not fit into memory
         except UnansweredError:
-            wait_for_reads_left_behind()
+            fetch_rate.wait_for_reads_left_behind()
             return 0.0  # more reads at once than the link carries
         return rate
 

@@ -19,26 +19,9 @@ from dataprep.errors import DataprepError, UnansweredError
 from dataprep.host.cpu import available_cores, cpu_quota, cpu_time
 from loaders.config import LoaderConfig
 from loaders.dataset import open_dataset
-from loaders.diagnosis.fetch_rate import (
-    Attempt,
-    Fetched,
-    fetch_all_once,
-    fetch_rate_alone,
-    forget_files,
-    wait_for_reads_left_behind,
-)
+from loaders.diagnosis import fetch_rate, prediction
 from loaders.diagnosis.findings import Changes, Stage, StageRate, TransformCost
 from loaders.diagnosis.observed_run import Device, RunSetup, observe, reads_in_flight, using_threads
-from loaders.diagnosis.prediction import (
-    BUSY_INTERPRETER,
-    CONTENTION,
-    Batches,
-    Rates,
-    batches_needed,
-    predict,
-    predict_fetched,
-    reads_needed,
-)
 from loaders.diagnosis.sample import (
     DISK_SHARDS,
     SAMPLE_IMAGES,
@@ -230,7 +213,7 @@ MEMORY_BYTES = 4 * 2**30
 class Stages:
     """Measures the stages of one run, each setting once."""
 
-    attempt: Attempt
+    attempt: fetch_rate.Attempt
     """The run."""
     device: Device
     """Device that the run trains on."""
@@ -277,13 +260,15 @@ class Stages:
     @property
     def has_contention(self) -> bool:
         """Whether the run is much slower than its stages predict; known once the run was observed."""
-        return self.observed_images_per_s < CONTENTION * predict(self.rates(self.setup)).images_per_s
+        return (
+            self.observed_images_per_s < prediction.CONTENTION * prediction.predict(self.rates(self.setup)).images_per_s
+        )
 
     @property
     def is_interpreter_busy(self) -> bool:
         """Whether fetching from a bucket keeps the interpreter of one process busy, so that more processes, each with
         its own interpreter, may fetch more."""
-        return not self.is_local and self.fetched.own_cores >= BUSY_INTERPRETER
+        return not self.is_local and self.fetched.own_cores >= prediction.BUSY_INTERPRETER
 
     @property
     def is_local(self) -> bool:
@@ -301,21 +286,23 @@ class Stages:
         return self.fetched.bytes_per_image
 
     @cached_property
-    def fetched(self) -> Fetched:
+    def fetched(self) -> fetch_rate.Fetched:
         """Fetching as it is set up, and the images of the sample."""
         self.progress("fetching alone")
-        return fetch_rate_alone(self.loader, self.setup.config, self.seconds, self.busy_cores, keep=SAMPLE_IMAGES)
+        return fetch_rate.fetch_rate_alone(
+            self.loader, self.setup.config, self.seconds, self.busy_cores, keep=SAMPLE_IMAGES
+        )
 
     @cached_property
     def ahead_settings(self) -> Changes:
         """Settings that differ from the run's: enough images in flight that fetching should no longer limit it, as far
         as memory allows."""
         config, fetched, storage = self.setup.config, self.fetched, self.loader.dataset.storage
-        beyond = predict_fetched(self.rates(self.setup)).images_per_s
+        beyond = prediction.predict_fetched(self.rates(self.setup)).images_per_s
         usual = reads_in_flight(storage, replace(config, reads_in_flight=None, processes=0))
-        reads = reads_needed(fetched.in_flight, fetched.rate.images_per_s, beyond, usual)
+        reads = prediction.reads_needed(fetched.in_flight, fetched.rate.images_per_s, beyond, usual)
         batch_bytes = config.rows * config.image_size**2 * 3
-        batches = min(batches_needed(reads, config.rows), MEMORY_BYTES // batch_bytes)
+        batches = min(prediction.batches_needed(reads, config.rows), MEMORY_BYTES // batch_bytes)
         found: Changes = {}
         if batches > config.prefetch_batches:
             found["prefetch_batches"] = batches
@@ -324,14 +311,14 @@ class Stages:
         return found
 
     @cached_property
-    def fetched_ahead(self) -> Fetched | None:
+    def fetched_ahead(self) -> fetch_rate.Fetched | None:
         """Fetching with `ahead_settings`; None if that many reads miss their deadline."""
         if self.attempt.is_narrow:
             return None  # twice as many reads missed their deadline
         try:
             return self.fetched_with(self.setup.changed(self.ahead_settings).config)
         except UnansweredError:
-            wait_for_reads_left_behind()
+            fetch_rate.wait_for_reads_left_behind()
             return None
 
     @cached_property
@@ -340,8 +327,8 @@ class Stages:
         self.progress("a cache on the local disk")
         setup = self._cached_setup(self.sample)
         with setup.open() as loader:
-            fetch_all_once(loader, setup.config)
-            return fetch_rate_alone(loader, setup.config, self.seconds / 2, self.busy_cores).rate
+            fetch_rate.fetch_all_once(loader, setup.config)
+            return fetch_rate.fetch_rate_alone(loader, setup.config, self.seconds / 2, self.busy_cores).rate
 
     @cached_property
     def sample(self) -> str:
@@ -386,10 +373,10 @@ class Stages:
         """The run without its transform."""
         return replace(self.setup, config=without_transforms(self.setup.config))
 
-    def fetched_with(self, config: LoaderConfig) -> Fetched:
+    def fetched_with(self, config: LoaderConfig) -> fetch_rate.Fetched:
         """Measure fetching with other settings."""
         self.progress("fetching, with more in flight")
-        return fetch_rate_alone(self.loader, config, self.seconds, self.busy_cores)
+        return fetch_rate.fetch_rate_alone(self.loader, config, self.seconds, self.busy_cores)
 
     def fetched_by(self, processes: int) -> StageRate:
         """Return the highest rate at which several processes can fetch, each with its share of the requests."""
@@ -405,7 +392,7 @@ class Stages:
             return self.fetched.rate
         self.progress("fetching, as if images were smaller")
         config, factor = self.setup.config, self._images_per_read(share) / self._images_per_read(1.0)
-        found = fetch_rate_alone(
+        found = fetch_rate.fetch_rate_alone(
             self.loader, config, self.seconds, self.busy_cores, share=min(1.0, share * factor)
         ).rate
         return replace(found, images_per_s=found.images_per_s * factor, cpu_s_per_image=found.cpu_s_per_image / factor)
@@ -458,13 +445,13 @@ class Stages:
         if self.is_cached:
             cached = self._cached_setup(sample)
             with cached.open() as loader:
-                fetch_all_once(loader, cached.config)
+                fetch_rate.fetch_all_once(loader, cached.config)
             return self.tried(cached, what)
         config, dataset = self.setup.config, self.loader.dataset
         places = places_in(dataset, self.loader.index, shards=DISK_SHARDS if self.is_local else 1)
         images_per_read = self._images_per_read(num_bytes / self.bytes_per_image)
         if self.is_local and self.fetched.is_cold:
-            forget_files(dataset)
+            fetch_rate.forget_files(dataset)
         return self.tried(
             self._rehearsed(sample, config, Source(dataset, places, config.deadline_s, images_per_read)), what
         )
@@ -496,7 +483,7 @@ class Stages:
 
     def rates(
         self, setup: RunSetup, changed: Mapping[Stage, StageRate] | None = None, request_latency_s: float | None = None
-    ) -> Rates:
+    ) -> prediction.Rates:
         """Return the argument of `predict`: the stages, some of them changed.
 
         Args:
@@ -508,7 +495,7 @@ class Stages:
         if self.is_local and not self.fetched.is_cold:
             # Preparing alone reads its images from the page cache as well.
             stages["fetch"] = replace(stages["fetch"], cpu_s_per_image=0.0)
-        return Rates(
+        return prediction.Rates(
             images_per_s={name: stage.images_per_s for name, stage in stages.items()},
             cpu_s_per_image={name: stage.cpu_s_per_image for name, stage in stages.items()},
             cores=self.available_cores(stages),
@@ -517,7 +504,9 @@ class Stages:
             fetch_in_turn=self.is_local and self.fetched.is_cold,
         )
 
-    def _batches(self, setup: RunSetup, fetch_images_per_s: float, request_latency_s: float | None) -> Batches:
+    def _batches(
+        self, setup: RunSetup, fetch_images_per_s: float, request_latency_s: float | None
+    ) -> prediction.Batches:
         """Return the run's batches, and the room between its stages.
 
         If the batches ahead request all their bytes at once, the bytes arrive a round trip later. From a cache they
@@ -529,7 +518,7 @@ class Stages:
             is_short = in_flight < reads_in_flight(self.loader.dataset.storage, config)
             known_s = self._request_latency_s if request_latency_s is None else request_latency_s
             latency_s = in_flight / fetch_images_per_s if is_short else known_s
-        return Batches(
+        return prediction.Batches(
             images=config.rows,
             ahead=config.prefetch_batches,
             on_device=setup.transfer_ahead,

@@ -15,21 +15,7 @@ from dataprep.messages import human_bytes
 from dataprep.pages import Bar, BarChart, Tone, area_chart, bar_chart, render_page
 from loaders.diagnosis.findings import Diagnosis, Fix, StageRate, StepTimes
 from loaders.metrics.earlier import Comparison
-from loaders.report.terminal import (
-    NEEDS,
-    PASSES,
-    attainable_sentence,
-    busy_share,
-    busy_words,
-    change_rates,
-    compute_rate,
-    in_order,
-    limiting_stages,
-    lower_bounds_note,
-    no_change_sentence,
-    rate,
-    transform_note,
-)
+from loaders.report import terminal
 
 TEMPLATE = "report.html.j2"
 STAGE_WORK = {
@@ -48,7 +34,7 @@ def diagnosis_page(found: Diagnosis, comparison: Comparison | None = None) -> st
         TEMPLATE,
         "loaders",
         headline=found.verdict,
-        tone="good" if found.utilisation >= PASSES and not found.undecided else "warn",
+        tone="good" if found.utilisation >= terminal.PASSES and not found.undecided else "warn",
         subject=(found.device, found.url),
         found=_found(found),
         beside=comparison,
@@ -58,25 +44,25 @@ def diagnosis_page(found: Diagnosis, comparison: Comparison | None = None) -> st
 
 def _found(found: Diagnosis) -> JsonObject:
     best = found.fixes[0] if found.fixes else None
-    sentence = no_change_sentence(found).rstrip(".")
+    sentence = terminal.no_change_sentence(found).rstrip(".")
     none = sentence[0].lower() + sentence[1:]
     return {
         "numbers": [
-            (rate(found.observed_images_per_s), "images/s observed"),
-            (rate(compute_rate(found)), "images/s the accelerator takes"),
-            (rate(found.predicted_images_per_s), "images/s predicted from the stages"),
+            (terminal.rate(found.observed_images_per_s), "images/s observed"),
+            (terminal.rate(terminal.compute_rate(found)), "images/s the accelerator takes"),
+            (terminal.rate(found.predicted_images_per_s), "images/s predicted from the stages"),
             (f"× {best.gain:.2f}", f"by the best change, {best.name}") if best else ("–", none),
         ],
         "undecided": found.undecided,
         "utilisation": found.utilisation,
-        "passes": PASSES,
-        "transform": transform_note(found),
+        "passes": terminal.PASSES,
+        "transform": terminal.transform_note(found),
         "contention": found.contention,
-        "lower_bounds": lower_bounds_note(found),
+        "lower_bounds": terminal.lower_bounds_note(found),
         "cores_limit": found.limit == "cores",
-        "stages": [_stage(found, stage) for stage in in_order(found.stages)],
+        "stages": [_stage(found, stage) for stage in terminal.in_order(found.stages)],
         "rates": _rates(found),
-        "attainable": attainable_sentence(found),
+        "attainable": terminal.attainable_sentence(found),
         "bytes_per_image": human_bytes(found.bytes_per_image),
         "shares": [
             ("wait", found.wait_share, "for a batch"),
@@ -86,7 +72,7 @@ def _found(found: Diagnosis) -> JsonObject:
         "timeline": _timeline(found.timeline),
         "rate_names": ["predicted", "tried"] + (["applied"] if found.applied else []),
         "fixes": [_fix(found, fix) for fix in found.fixes],
-        "no_change": no_change_sentence(found),
+        "no_change": terminal.no_change_sentence(found),
     }
 
 
@@ -94,29 +80,34 @@ def _stage(found: Diagnosis, stage: StageRate) -> JsonObject:
     return {
         "name": stage.name,
         "work": STAGE_WORK[stage.name],
-        "rate": rate(stage.images_per_s),
-        "busy": busy_share(found, stage),
-        "busy_words": busy_words(found, stage),
+        "rate": terminal.rate(stage.images_per_s),
+        "busy": terminal.busy_share(found, stage),
+        "busy_words": terminal.busy_words(found, stage),
         "cpu": f"{1e3 * stage.cpu_s_per_image:.2f} ms CPU an image",
-        "limits": stage.name in limiting_stages(found),
+        "limits": stage.name in terminal.limiting_stages(found),
     }
 
 
 def _rates(found: Diagnosis) -> BarChart:
     """Return the rate of each stage alone, and of all together as predicted and as observed."""
-    limits = limiting_stages(found) - {"compute"}
+    limits = terminal.limiting_stages(found) - {"compute"}
     rows = [
         _rate_bar(f"{stage.name} alone", stage.images_per_s, "warn" if stage.name in limits else "rest")
-        for stage in in_order(found.stages)
+        for stage in terminal.in_order(found.stages)
     ]
     rows.append(_rate_bar("all together, predicted", found.predicted_images_per_s, "rest"))
     rows.append(_rate_bar("all together, observed", found.observed_images_per_s, "accent"))
-    return _bars("Rates against what the accelerator takes", rows, compute_rate(found))
+    return _bars("Rates against what the accelerator takes", rows, terminal.compute_rate(found))
 
 
 def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
     return Bar(
-        name=name, value=images_per_s, smallest=images_per_s, largest=images_per_s, tone=tone, text=rate(images_per_s)
+        name=name,
+        value=images_per_s,
+        smallest=images_per_s,
+        largest=images_per_s,
+        tone=tone,
+        text=terminal.rate(images_per_s),
     )
 
 
@@ -144,9 +135,9 @@ def _fix(found: Diagnosis, fix: Fix) -> JsonObject:
     return {
         "name": fix.name,
         "advice": fix.advice,
-        "rates": change_rates(found, fix),
+        "rates": terminal.change_rates(found, fix),
         "gain": f"× {fix.gain:.2f}",
-        "needs": NEEDS[fix.needs],
+        "needs": terminal.NEEDS[fix.needs],
         "limit": fix.limit,
     }
 

@@ -104,7 +104,7 @@ def give_rates(monkeypatch: pytest.MonkeyPatch, given: GivenRates) -> None:
     monkeypatch.setattr(stages, "compute_rate", given.compute_rate)
     monkeypatch.setattr(stages, "transfer_rate", given.transfer_rate)
     monkeypatch.setattr(stages, "prepare_rate", given.prepare_rate)
-    monkeypatch.setattr(stages, "fetch_rate_alone", given.fetch_rate)
+    monkeypatch.setattr("loaders.diagnosis.fetch_rate.fetch_rate_alone", given.fetch_rate)
     if given.latency_s is not None:
         monkeypatch.setattr(stages, "request_latency_s", lambda loader: given.latency_s)
         monkeypatch.setattr(fixes, "request_latency_s", lambda loader: given.latency_s)

@@ -15,18 +15,7 @@ from dataprep.dataset.adopted import open_linked
 from dataprep.errors import FormatError, UsageError, needing
 from dataprep.storage import disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_file
-from train.checkpoints.files import (
-    NUMPY,
-    ORBAX,
-    TORCH,
-    Checkpoint,
-    Codec,
-    State,
-    digest_of,
-    find_checkpoint,
-    load_file,
-    on_disk,
-)
+from train.checkpoints import files
 
 _DAMAGED = "damaged"
 """Folder of checkpoints that were found damaged."""
@@ -44,7 +33,7 @@ class CheckpointFolder:
     takes_parts = False
     """Whether every host saves its part of a state; otherwise the first one saves all of it."""
 
-    def __init__(self, url: str, *, keep: int = 3, codec: Codec = TORCH) -> None:
+    def __init__(self, url: str, *, keep: int = 3, codec: files.Codec = files.TORCH) -> None:
         self._storage = open_storage(url)
         self._keep, self._codec = keep, codec
 
@@ -53,9 +42,9 @@ class CheckpointFolder:
         """URL of the folder."""
         return self._storage.url
 
-    def list(self) -> list[Checkpoint]:
+    def list(self) -> list[files.Checkpoint]:
         """List the checkpoints of every kind by step, the newest first; whether they are valid is not known yet."""
-        found = (find_checkpoint(info.name) for info in self._storage.list())
+        found = (files.find_checkpoint(info.name) for info in self._storage.list())
         checkpoints = {each for each in found if each is not None}
         return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
 
@@ -63,7 +52,7 @@ class CheckpointFolder:
         """Remove the remains of interrupted saves. Raises UsageError for a place that is only read."""
         self._storage.remove_stale_spools()
 
-    def save(self, step: int, state: State) -> Checkpoint | None:
+    def save(self, step: int, state: files.State) -> files.Checkpoint | None:
         """Write a state, then remove the checkpoints that are too old. If it is killed, older checkpoints are intact.
 
         Args:
@@ -78,21 +67,21 @@ class CheckpointFolder:
         spool = storage.spool_path(f"checkpoint.{self._codec.suffix}")
         with disk_errors(spool):
             self._codec.write(state, spool)
-            digest = digest_of(spool)
-        checkpoint = Checkpoint(f"checkpoint-{step:09d}-{digest}.{self._codec.suffix}", step, digest)
+            digest = files.digest_of(spool)
+        checkpoint = files.Checkpoint(f"checkpoint-{step:09d}-{digest}.{self._codec.suffix}", step, digest)
         storage.publish(spool, checkpoint.name, crc32c_of_file(spool))
         storage.remove_stale_spools()  # and the folder of spool files, which is empty now
         self._forget_older(step)
         return checkpoint
 
-    def load(self, checkpoint: Checkpoint) -> State:
+    def load(self, checkpoint: files.Checkpoint) -> files.State:
         """Read a state as it was saved, tensors on the host.
 
         Raises:
             FormatError: The bytes do not have the digest in the name, or are not a state.
             UsageError: The library that reads it is not installed.
         """
-        if checkpoint.name.endswith(ORBAX):
+        if checkpoint.name.endswith(files.ORBAX):
             from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
 
             return load_orbax(f"{self.url}/{checkpoint.name}")
@@ -101,12 +90,12 @@ class CheckpointFolder:
                 from train.checkpoints.parts import load_parts  # needs torch, which JAX's checkpoints do without
 
             return load_parts(self._storage, checkpoint)
-        with on_disk(self._storage, checkpoint.name) as path:
-            return load_file(path, checkpoint.digest, NUMPY if checkpoint.is_jax else TORCH)
+        with files.on_disk(self._storage, checkpoint.name) as path:
+            return files.load_file(path, checkpoint.digest, files.NUMPY if checkpoint.is_jax else files.TORCH)
 
     def newest_valid(
         self, tell: Callable[[str], None], *, move_damaged: bool = False
-    ) -> tuple[Checkpoint, State] | None:
+    ) -> tuple[files.Checkpoint, files.State] | None:
         """Return the newest checkpoint that is not damaged, and its state; None if there is none.
 
         Args:
@@ -118,9 +107,9 @@ class CheckpointFolder:
         Raises:
             UsageError: The newest one is of a kind that cannot be read or continued here.
         """
-        damaged: list[Checkpoint] = []
+        damaged: list[files.Checkpoint] = []
         for checkpoint in self.list():
-            if checkpoint.is_jax and self._codec is TORCH:
+            if checkpoint.is_jax and self._codec is files.TORCH:
                 raise UsageError(
                     f"{self.url}/{checkpoint.name}: the newest checkpoint here is of JAX; continue it with "
                     "`framework` jax, give `resume` the path of one of PyTorch, or choose another `output_dir`"
@@ -136,12 +125,12 @@ class CheckpointFolder:
             return checkpoint, state
         return None
 
-    def _move_aside(self, checkpoint: Checkpoint, tell: Callable[[str], None]) -> None:
+    def _move_aside(self, checkpoint: files.Checkpoint, tell: Callable[[str], None]) -> None:
         name, aside = checkpoint.name, f"{_DAMAGED}/{checkpoint.name}"
-        if name.endswith(ORBAX):
+        if name.endswith(files.ORBAX):
             return
         self._storage.delete(aside)
-        with contextlib.suppress(FileNotFoundError), on_disk(self._storage, name) as path:
+        with contextlib.suppress(FileNotFoundError), files.on_disk(self._storage, name) as path:
             spool = self._storage.spool_path(name)
             with disk_errors(spool):
                 shutil.copyfile(path, spool)
@@ -153,7 +142,7 @@ class CheckpointFolder:
     def _forget_older(self, step: int) -> None:
         # Newer checkpoints stay: a run may have gone back to an older state.
         # The other framework's checkpoints stay, too: it may continue them if this framework's cannot be continued.
-        own = [each for each in self.list() if each.is_jax == (self._codec is NUMPY)]
+        own = [each for each in self.list() if each.is_jax == (self._codec is files.NUMPY)]
         older = [each for each in own if each.step <= step][self._keep :]
         for each in older:
             self._remove(each)
@@ -162,8 +151,8 @@ class CheckpointFolder:
 
             remove_unlisted_parts(self._storage, self.list())
 
-    def _remove(self, checkpoint: Checkpoint) -> None:
-        if checkpoint.name.endswith(ORBAX):
+    def _remove(self, checkpoint: files.Checkpoint) -> None:
+        if checkpoint.name.endswith(files.ORBAX):
             from train.checkpoints.orbax_folder import remove_orbax
 
             remove_orbax(f"{self.url}/{checkpoint.name}")
@@ -171,7 +160,7 @@ class CheckpointFolder:
             self._storage.delete(checkpoint.name)
 
 
-def load_any(url: str) -> State:
+def load_any(url: str) -> files.State:
     """Read the complete state at a path or gs:// URL of one checkpoint; compare the digest if the name holds one.
 
     Raises:
@@ -179,18 +168,18 @@ def load_any(url: str) -> State:
         FormatError: The file is damaged, or is not a state.
     """
     folder, _, name = url.rpartition("/")
-    if name.endswith(ORBAX):
+    if name.endswith(files.ORBAX):
         from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
 
         return load_orbax(url)
     if not name or Path(url).is_dir():
         raise UsageError(f"{url}: a folder, expected a file, e.g. {url.rstrip('/')}/checkpoint-000000400-….pth")
-    codec = NUMPY if name.endswith(f".{NUMPY.suffix}") else TORCH
+    codec = files.NUMPY if name.endswith(f".{files.NUMPY.suffix}") else files.TORCH
     named = codec.parse(name)
     try:
         if named is not None:
             return CheckpointFolder(folder or ".", codec=codec).load(named)
-        with on_disk(open_linked(folder or "."), name) as path:
-            return load_file(path, None, codec)
+        with files.on_disk(open_linked(folder or "."), name) as path:
+            return files.load_file(path, None, codec)
     except FileNotFoundError:
         raise UsageError(f"{url}: no checkpoint found; give the path or URL of one") from None

@@ -236,7 +236,7 @@ def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fil
 
 def test_of_a_run_whose_cache_is_left_out_no_cache_is_advised(far_url, tmp_path, monkeypatch, time_for_two_batches):
     give_rates(monkeypatch, FAR)
-    monkeypatch.setattr("loaders.diagnosis.diagnose.with_full_cache", partial(with_full_cache, fill_s=TWO_BATCHES_S))
+    monkeypatch.setattr("loaders.diagnosis.fetch_rate.with_full_cache", partial(with_full_cache, fill_s=TWO_BATCHES_S))
     config = replace(CACHED_CONFIG, cache_dir=str(tmp_path / "cache"))
     setup, device = RunSetup(url=far_url, split="train", config=config), parse_simulated("simulated:120")
     time_for_two_batches()
