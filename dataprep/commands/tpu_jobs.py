@@ -23,7 +23,6 @@ from dataprep.cloud.tpu import jobs
 from dataprep.cloud.tpu.command_lines import OnWorkers, fetch_command, parse_share
 from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
 from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
-from dataprep.cloud.tpu.manifest import new_queue as queue_of
 from dataprep.cloud.tpu.worker import Holder
 from dataprep.commands.tpu_machines import Done, Where, examples, note, state_of, tpu_command
 from dataprep.errors import StorageError, UsageError
@@ -452,7 +451,7 @@ _FOLDED_CHARACTERS = 110
 
 def _manifest(asked: ManifestRequest, *, as_json: bool) -> None:
     output = asked.output
-    documents = [*(queue_of(asked) if asked.new_queue else []), job_set(asked)]
+    documents = [job_set(asked)]
     for line in (asked.accelerator.note, _resume_note(texts(asked.argv))):
         if line:
             note(line)

@@ -54,12 +54,6 @@ class ManifestRequest(Request):
     queue: str | None = option(
         "Local queue of Kueue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
     )
-    new_queue: bool = option(
-        "Write this queue, too, with quotas for exactly this JobSet; for administrators.",
-        default=False,
-        group=WHERE,
-        rare=True,
-    )
     namespace: str | None = option("Namespace of Kubernetes.", default=None, group=WHERE)
     service_account: str | None = option(
         "Service account of Kubernetes, bound to one of Google Cloud.", default=None, metavar="NAME", group=WHERE
@@ -149,43 +143,6 @@ def job_set(request: ManifestRequest) -> Document:
         "metadata": metadata,
         "spec": {"failurePolicy": _failure_policy(request), "replicatedJobs": [*jobs, _training_job(request)]},
     }
-
-
-def new_queue(request: ManifestRequest) -> list[Document]:
-    """Return a queue of Kueue that admits the JobSet and nothing more at the same time, in the order of creation.
-
-    Raises:
-        UsageError: The request names no queue.
-    """
-    queue = request.queue
-    if queue is None:
-        raise UsageError("`new_queue` needs a name; add `queue`")
-    chips = request.accelerator.chips
-    groups = [_resource_group(f"{queue}-tpu", {"google.com/tpu": str(chips)})]
-    flavors = [_kueue("ResourceFlavor", f"{queue}-tpu", {"nodeLabels": _node_labels(request)})]
-    if request.build:
-        quotas = {name: _times(quantity, request.parts) for name, quantity in request.part_requests.items()}
-        groups.append(_resource_group(f"{queue}-cpu", quotas))
-        flavors.append(_kueue("ResourceFlavor", f"{queue}-cpu", {}))
-    cluster = _kueue("ClusterQueue", queue, {"namespaceSelector": {}, "resourceGroups": groups})
-    local = _kueue("LocalQueue", queue, {"clusterQueue": queue}, namespace=request.namespace or "default")
-    return [*flavors, cluster, local]
-
-
-def _kueue(kind: str, name: str, spec: Document, namespace: str | None = None) -> Document:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, "metadata": metadata, "spec": spec}
-
-
-def _resource_group(flavor: str, quotas: Mapping[str, str]) -> Document:
-    resources = [{"name": name, "nominalQuota": quota} for name, quota in quotas.items()]
-    return {"coveredResources": list(quotas), "flavors": [{"name": flavor, "resources": resources}]}
-
-
-def _times(quantity: str, count: int) -> str:
-    """Multiply a quantity of Kubernetes: 16 times 3Gi is 48Gi."""
-    number, unit = quantity.rstrip("mkMGTPi"), quantity.lstrip("0123456789")
-    return f"{int(number) * count}{unit}"
 
 
 def _node_labels(request: ManifestRequest) -> dict[str, str]:

@@ -49,9 +49,7 @@ VALUES = {
     "part_disk": "1Gi", "max_restarts": "3", "output": "out.yaml", "zone": "us-east5-b", "python_version": "3.12",
 }  # fmt: skip
 """Values of options by the names of their parameters; `other` for all others."""
-WITH = dict.fromkeys(("parts", "part_cpu", "part_memory", "part_disk"), ("--build", VALUES["build"])) | {
-    "new_queue": ("--queue", "team-a")
-}
+WITH = dict.fromkeys(("parts", "part_cpu", "part_memory", "part_disk"), ("--build", VALUES["build"]))
 """Options without which another has no meaning."""
 NOT_IN_A_DRY_RUN = {
     "run": {"keep_going", "poll_s", "patience_s", "grace_s", "log_dir"},

@@ -413,10 +413,3 @@ def test_notes_name_a_translated_type_and_a_missing_resume():
 def test_a_build_of_another_form_is_refused(words):
     with pytest.raises(UsageError, match="--build"):
         run("--type", "v6e-8", "--build", words, *TRAINING)
-
-
-def test_a_new_queue_comes_before_what_it_admits():
-    text = run("--type", "v6e-16", "--queue", "team-a", "--new-queue", "--build", BUILD, *TRAINING).stdout
-    documents = list(yaml.safe_load_all(text))
-    assert [document["kind"] for document in documents][-2:] == ["LocalQueue", "JobSet"]
-    assert all(map(fits_kubernetes, documents))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.cloud.tpu.manifest import MODES, ManifestRequest, job_set, new_queue
+from dataprep.cloud.tpu.manifest import MODES, ManifestRequest, job_set
 from dataprep.errors import UsageError
 from pipelines.engines import Part, part_of
 from tests.support.kubernetes import fields, fits_kubernetes, misspelt
@@ -115,32 +115,6 @@ def test_every_mode_names_its_nodes():
 def test_a_queue_of_kueue_is_a_label():
     assert manifest(queue="team-a")["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
     assert "labels" not in manifest()["metadata"]
-
-
-def test_a_new_queue_fits_the_schemas_of_kueue_and_has_room_for_the_jobs():
-    given = {**EVERYTHING, "name": "mae", "image": "image", "argv": ["x"]}
-    documents = new_queue(ManifestRequest(type="v6e-16", **given))
-    assert [each["kind"] for each in documents] == ["ResourceFlavor", "ResourceFlavor", "ClusterQueue", "LocalQueue"]
-    for document in documents:
-        assert fits_kubernetes(document)
-        places = list(fields(document))
-        assert [place for place in places if fits_kubernetes(misspelt(document, place))] == []
-    tpu, _, cluster, local = documents
-    pod = training_pod(manifest(**EVERYTHING))
-    assert tpu["spec"]["nodeLabels"] == pod["nodeSelector"]
-    quotas = {
-        each["name"]: each["nominalQuota"]
-        for group in cluster["spec"]["resourceGroups"]
-        for each in group["flavors"][0]["resources"]
-    }
-    assert quotas == {"google.com/tpu": "16", "cpu": "32", "memory": "24Gi", "ephemeral-storage": "32Gi"}
-    assert local["metadata"] == {"name": "team-a", "namespace": "research"}
-
-
-def test_a_new_queue_needs_a_name():
-    request = ManifestRequest(name="m", type="v6e-8", image="i", argv=["x"])
-    with pytest.raises(UsageError, match="`new_queue` needs a name"):
-        new_queue(request)
 
 
 @pytest.mark.parametrize("quantity", ["", "x", "-1", "1.5Gi", "3 Gi"])
