@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.cloud.gcloud import Gcloud, meaning
-from dataprep.cloud.region import can_cache, describe
+from dataprep.cloud.region import describe
 from dataprep.cloud.tpu.command_lines import gcloud_line
 from dataprep.errors import AccessError, UsageError
 from dataprep.messages import first_line
 from dataprep.storage import gcs_client
 from dataprep.storage.gcs_client import bucket_errors
-from dataprep.storage.gcs_location import BucketLocation, running_caches
+from dataprep.storage.gcs_location import BucketLocation
 
 if TYPE_CHECKING:
     from google.cloud.storage import Bucket, Client
@@ -30,7 +30,6 @@ PUBLIC_ACCESS = "enforced"
 """Setting of Cloud Storage's public access prevention, for every bucket."""
 _DAY_S = 86_400
 _CREATE = "storage.buckets.create"
-CREATE_CACHE = "storage.anywhereCaches.create"
 ROLES = {
     "reader": ("roles/storage.objectViewer", "roles/storage.legacyBucketReader"),
     "writer": ("roles/storage.objectUser", "roles/storage.legacyBucketReader"),
@@ -61,18 +60,10 @@ class BucketRequest:
     """Number of days for which deleted objects can be restored and must be paid for; 0, or 7 to 90."""
     hierarchical: bool = False
     """Whether objects are in folders; this cannot be changed later."""
-    caches: tuple[str, ...] = ()
-    """Zones that get a Rapid Cache."""
 
     def __post_init__(self) -> None:
         if self.soft_delete_days and not 7 <= self.soft_delete_days <= 90:
             raise UsageError(f"`soft_delete_days` {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
-        place = BucketLocation(location=self.location, location_type="region")
-        outside = next((zone for zone in self.caches if not can_cache(place, zone)), None)
-        if outside is not None:
-            raise UsageError(
-                f"`cache` {outside}: a bucket in {self.location.lower()} can have caches in its zones only"
-            )
 
     @property
     def rules(self) -> list[dict[str, Any]]:
@@ -96,7 +87,7 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
         project: Project that pays; None for the project of the credentials.
 
     Returns:
-        Whether the bucket was created, with its caches requested, and a line for each difference of an existing one.
+        Whether the bucket was created, and a line for each difference of an existing one.
 
     Raises:
         UsageError: The bucket exists in another location, or no project is known.
@@ -114,15 +105,13 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
             raise UsageError(f"{url}: no project is known; add `project`")
         try:
             _create(client, request, project)
-            for zone in request.caches:
-                _create_cache(client, request.name, zone)
             return True, []
         except Conflict:  # another process was faster
             found = _found(client, request.name)
     if found is None:
         raise AccessError(f"{url}: the name is taken, and the bucket cannot be seen; choose another name")
     _check_place(found, request)
-    return False, _differences(found, request) + _missing_caches(request)
+    return False, _differences(found, request)
 
 
 def cache_command(bucket: str, zone: str) -> list[str]:
@@ -170,24 +159,6 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
             f"gs://{request.name}: it may not be created: permission {_CREATE} is missing in the project; ask for "
             f"roles/storage.admin there ({first_line(error.__cause__)})"
         ) from error
-
-
-def _create_cache(client: Client, name: str, zone: str) -> None:
-    """Request a Rapid Cache that stores data when they are first read; it runs some minutes later."""
-    with bucket_errors(f"gs://{name}", CREATE_CACHE):
-        wanted = {"zone": zone, "admissionPolicy": "admit-on-first-miss"}
-        client._post_resource(f"/b/{name}/anywhereCaches", wanted, retry=gcs_client.retry_policy())
-
-
-def _missing_caches(request: BucketRequest) -> list[str]:
-    if not request.caches:
-        return []
-    running = running_caches(request.name)
-    return [
-        f"Rapid Cache in {zone}: none is running ({' '.join(cache_command(request.name, zone))})"
-        for zone in request.caches
-        if zone not in running
-    ]
 
 
 def _check_place(found: Bucket, request: BucketRequest) -> None:

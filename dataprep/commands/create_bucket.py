@@ -7,11 +7,11 @@ from typing import Literal
 
 import click
 
-from dataprep.arguments import WHERE, WRITE, Pairs, Texts, command_of, option, request, texts
+from dataprep.arguments import WHERE, WRITE, Pairs, command_of, option, request
 from dataprep.cloud.buckets import BucketRequest, account_email, ensure_account, ensure_bucket
 from dataprep.cloud.gcloud import Gcloud
 from dataprep.cloud.placement import is_bucket
-from dataprep.cloud.region import check_place, region_of
+from dataprep.cloud.region import region_of
 from dataprep.cloud.tpu.command_lines import check_labels
 from dataprep.commands.build_run import people
 from dataprep.commands.region_options import NamedTpu, Note, named_place
@@ -23,7 +23,7 @@ EPILOG = """\b
 Examples:
   dataprep create-bucket gs://my-data --near us-central2-b --project my-project
   dataprep create-bucket gs://my-data --tpu my-v4-32 --label team=vision --lifecycle-days 90 --lifecycle nearline
-  dataprep create-bucket gs://my-data --near us-central1-ai1a --cache us-central1-ai1a --hns
+  dataprep create-bucket gs://my-data --near us-central1-a --hns
   dataprep create-bucket gs://my-data --near europe-west4 --project my-project --service-account my-trainer --dry-run
 
 \b
@@ -65,12 +65,6 @@ class CreateBucket(NamedTpu):
     soft_delete_days: int = option(
         "Days for which deleted objects can be restored, and are paid for; 0: none.", default=7, group=WRITE
     )
-    cache: Texts = option(
-        "Zone of the region that gets a Rapid Cache, which costs money while it holds data; may be repeated.",
-        default=(),
-        metavar="ZONE",
-        group=WRITE,
-    )
     hns: bool = option(
         "Create a hierarchical namespace: more requests a second from the start, more expensive operations.",
         default=False,
@@ -106,7 +100,6 @@ class CreateBucket(NamedTpu):
             lifecycle=self.lifecycle,
             soft_delete_days=self.soft_delete_days,
             hierarchical=self.hns,
-            caches=tuple(dict.fromkeys(map(check_place, texts(self.cache)))),
         )
 
 
@@ -144,10 +137,6 @@ def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
     click.echo("  access      uniform, never public")
     if request.hierarchical:
         click.echo("  namespace   hierarchical")
-    for zone in request.caches:
-        click.echo(
-            f"  cache       in {zone}, requested; it runs some minutes later" if created else f"  cache       in {zone}"
-        )
     click.echo(f"  labels      {labels}")
     click.echo(f"  objects     {f'{then} after {request.lifecycle_days:,} days' if request.lifecycle_days else 'kept'}")
     click.echo(

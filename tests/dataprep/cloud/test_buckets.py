@@ -8,7 +8,7 @@ import pytest
 from dataprep.cloud.buckets import ROLES, BucketRequest, account_commands, ensure_bucket
 from dataprep.errors import UsageError
 from dataprep.storage import gcs_client
-from dataprep.storage.gcs_location import bucket_location, running_caches
+from dataprep.storage.gcs_location import bucket_location
 
 ABANDONED = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
 _numbers = itertools.count()
@@ -73,30 +73,17 @@ def test_an_existing_bucket_in_another_place_is_refused(request_of):
         ensure_bucket(request_of(location="US-EAST1"), None)
 
 
-def test_a_bucket_is_created_with_its_namespace_and_caches(request_of):
-    request = request_of(hierarchical=True, caches=("us-central2-b",))
+def test_a_bucket_is_created_with_its_namespace(request_of):
+    request = request_of(hierarchical=True)
     assert ensure_bucket(request, None) == (True, [])
-    found = bucket_location(request.name)
-    assert (found.hierarchical, running_caches(request.name)) == (True, ("us-central2-b",))
+    assert bucket_location(request.name).hierarchical
     assert ensure_bucket(request, None) == (False, [])
 
 
-def test_a_missing_namespace_or_cache_of_an_existing_bucket_is_a_difference(request_of):
+def test_a_missing_namespace_of_an_existing_bucket_is_a_difference(request_of):
     ensure_bucket(request_of(), None)
-    request = request_of(hierarchical=True, caches=("us-central2-b",))
-    assert ensure_bucket(request, None) == (
-        False,
-        [
-            "hierarchical namespace: False, requested: True",
-            "Rapid Cache in us-central2-b: none is running (gcloud storage buckets anywhere-caches create "
-            f"gs://{request.name} us-central2-b)",
-        ],
-    )
-
-
-def test_a_cache_elsewhere_is_refused():
-    with pytest.raises(UsageError, match="us-central2 can have caches in its zones only"):
-        BucketRequest(name="x", location="US-CENTRAL2", caches=("us-east1-d",))
+    request = request_of(hierarchical=True)
+    assert ensure_bucket(request, None) == (False, ["hierarchical namespace: False, requested: True"])
 
 
 @pytest.mark.parametrize("name", ["", "short", "1digit", "Upper-case", "ends-", "x" * 31, "with space", "a@b.cdef"])

@@ -152,10 +152,6 @@ def test_a_mistyped_region_gets_a_note_before_anything_is_created(name):
     assert result.stderr == "note: us-cental2 is not a region that dataprep knows; did you mean us-central2?\n"
 
 
-def test_a_cache_and_a_hierarchical_namespace_are_requested_and_named(name):
-    words = (f"gs://{name}", "--near", "us-central1-ai1a", "--cache", "us-central1-ai1a", "--hns")
-    assert "cache       in us-central1-ai1a\n" in create(*words, "--dry-run").stdout
-    out = create(*words).stdout
-    assert "namespace   hierarchical" in out
-    assert "cache       in us-central1-ai1a, requested; it runs some minutes later" in out
+def test_a_hierarchical_namespace_is_requested_and_named(name):
+    assert "namespace   hierarchical" in create(f"gs://{name}", "--near", "us-central1-ai1a", "--hns").stdout
     assert described(name)["hierarchicalNamespace"] == {"enabled": True}
