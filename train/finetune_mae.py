@@ -57,7 +57,7 @@ with needing("torch", "dataprep-finetune-mae"):
     from train.batches.mixing import MODES, MixConfig, Mixer
     from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
     from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load_whole, open_classifier, origin
-    from train.loops.classify import ClassifierTask
+    from train.loops.tasks import ClassifierTask
     from train.loops.torch import TorchBackend, compile_network
     from train.models.vit import VisionTransformer
     from train.optim.optimizer import FINETUNE_BETAS, LARS, open_layered_adamw
@@ -499,7 +499,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
 
 def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
     """Return the task: PyTorch's network in JAX."""
-    from train.loops.jax_finetune_steps import FinetuneTask as JaxFinetuneTask
+    from train.loops.jax_transformer_steps import FinetuneTask as JaxFinetuneTask
     from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
 
     computation = flags.computation(devices, flags.precision, remat=flags.grad_ckpt)

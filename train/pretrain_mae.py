@@ -36,9 +36,8 @@ from train.models.sizes import MAEConfig, mae_config
 
 if TYPE_CHECKING:
     from train.loops.jax import JaxBackend
-    from train.loops.mae import MAETask
-    from train.loops.packed import PackedMAETask
     from train.loops.runtime import Runtime
+    from train.loops.tasks import MAETask, PackedMAETask
     from train.loops.torch import TorchBackend
 
 BETAS = (0.9, 0.95)
@@ -176,7 +175,7 @@ def _masks(flags: PretrainMAE, config: MAEConfig) -> MaskConfig:
 
 
 def _squares_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, loader: Loader) -> MAETask:
-    from train.loops.mae import MAETask
+    from train.loops.tasks import MAETask
     from train.models.mae import MaskedAutoencoder
 
     return MAETask(
@@ -191,7 +190,7 @@ def _squares_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, loade
 
 
 def _packs_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, packs: Packs) -> PackedMAETask:
-    from train.loops.packed import PackedMAETask
+    from train.loops.tasks import PackedMAETask
     from train.models.packed import PackedMAE
 
     return PackedMAETask(

@@ -42,8 +42,8 @@ from train.telemetry.logs import Logs
 with needing("torch", "dataprep-train-resnet"):
     import torch
 
-    from train.loops.classify import ClassifierTask
     from train.loops.runtime import Runtime
+    from train.loops.tasks import ClassifierTask
     from train.loops.torch import TorchBackend
     from train.models.registry import create_model
 

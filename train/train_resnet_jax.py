@@ -45,7 +45,7 @@ from train.flags.options import (
 from train.flags.shared import RunOptions
 from train.loops.backend import AUTOMATIC, LoopConfig
 from train.optim.schedule import HalfCosine, fitted_batch, fitted_warmup, scaled_lr
-from train.telemetry.profiling import parse_steps
+from train.telemetry.logs import parse_steps
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

@@ -290,8 +290,7 @@ def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
 
 
 def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
-    from train.loops.classify import ClassifierTask
-    from train.loops.packed import PackedClassifierTask
+    from train.loops.tasks import ClassifierTask, PackedClassifierTask
     from train.loops.torch import compile_network
     from train.optim.optimizer import moments_of, open_adamw, start_moments
 

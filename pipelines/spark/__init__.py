@@ -1,4 +1,4 @@
-"""Builds on Apache Spark by its own scheduling and retries: engine.py runs one job, session.py starts or joins Spark.
+"""Builds on Apache Spark by its own scheduling and retries.
 
 `pipelines/task.py` is what runs on the executors.
 """

@@ -25,8 +25,7 @@ import ray
 
 from dataprep.builder.recipe import BuildJob
 from dataprep.errors import BuildError
-from pipelines.ray.cluster import connect, ray_options
-from pipelines.ray.engine import ADVICE, Run
+from pipelines.ray.engine import ADVICE, Run, connect, ray_options
 from pipelines.task import NodeTask, ShardTask, receipts_in
 from tests.conftest import BUCKET
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished

@@ -28,9 +28,9 @@ from train.batches.masks import MaskConfig, draw_masks
 from train.batches.mixing import MixConfig, Mixer, draw_mixes
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.jax_weights import from_torch, to_torch
-from train.loops.classify import mean_loss
 from train.loops.jax import named_leaves
-from train.loops.jax_finetune_steps import FinetuneTask
+from train.loops.jax_transformer_steps import FinetuneTask
+from train.loops.tasks import mean_loss
 from train.models import jax_transformers, mae, vit
 from train.models.sizes import BlockConfig, MAEConfig, ViTConfig, mae_config
 

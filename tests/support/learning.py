@@ -26,7 +26,7 @@ from train.batches.masks import MaskConfig, draw_masks
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.finetune_mae import recipe_flags
 from train.loops.loop import Training
-from train.loops.mae import reconstruction_png
+from train.loops.tasks import reconstruction_png
 from train.models.mae import MaskedAutoencoder
 from train.models.registry import mae_config
 from train.pretrain_mae import PretrainMAE as PretrainFlags

@@ -22,8 +22,8 @@ from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, losses, start
 from train.flags.options import run
 from train.flags.shared import REFUSED
-from train.loops.mae import MAETask
 from train.loops.runtime import open_runtime
+from train.loops.tasks import MAETask
 from train.pretrain_mae import PretrainMAE, command, main, open_training
 
 STEPS = 22

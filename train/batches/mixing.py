@@ -119,7 +119,7 @@ def _draw_boxes(config: MixConfig, rng: np.random.Generator, count: int, side: i
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer:
-    """Mixes the parts of a run's batches: a `train.loops.classify.Mix`."""
+    """Mixes the parts of a run's batches: a `train.loops.tasks.Mix`."""
 
     config: MixConfig
     put: Callable[[torch.Tensor], torch.Tensor]

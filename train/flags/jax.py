@@ -203,7 +203,7 @@ class JaxRun:
 
         kind = TransformerSteps
         if self.is_probe:
-            from train.loops.jax_finetune_steps import ProbeSteps
+            from train.loops.jax_transformer_steps import ProbeSteps
 
             kind = ProbeSteps
         return kind(self.task, self.devices.mesh, self.settings)

@@ -38,8 +38,7 @@ from train.loops.backend import AUTOMATIC, PRECISIONS, Devices, LoopConfig
 from train.loops.backend import DEVICES as DEVICE_NAMES
 from train.models.sizes import PositionKind
 from train.optim.schedule import HalfCosine, Schedule, fitted_batch, fitted_warmup, scaled_lr
-from train.telemetry.logs import Logs
-from train.telemetry.profiling import parse_steps
+from train.telemetry.logs import Logs, parse_steps
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -42,8 +42,7 @@ from train.loops.backend import (
     trained_images,
 )
 from train.optim.schedule import Schedule
-from train.telemetry.logs import Logs
-from train.telemetry.profiling import StepProfile
+from train.telemetry.logs import Logs, StepProfile
 
 Item = TypeVar("Item")
 

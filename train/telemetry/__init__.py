@@ -1,8 +1,7 @@
 """Reports of a run: log lines, TensorBoard events, profiles, and its diagnosis.
 
-logs.py              JSON lines on stdout and in log.txt, a progress bar, TensorBoard's files, Weights & Biases
-profiling.py         traces of some steps
+logs.py              JSON lines on stdout and in log.txt, a progress bar, TensorBoard's files, Weights & Biases, traces
 diagnosis.py         `diagnose`: what the run would wait for
 """
 
-__all__ = ["diagnosis", "logs", "profiling"]
+__all__ = ["diagnosis", "logs"]

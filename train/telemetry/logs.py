@@ -1,15 +1,19 @@
-"""Logs of a run: JSON lines on stdout and in `log.txt`, events for TensorBoard, numbers for Weights & Biases, a bar."""
+"""Logs of a run: JSON lines on stdout and in `log.txt`, events for TensorBoard, numbers for Weights & Biases, a
+bar, traces."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import re
 import socket
 import struct
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -255,3 +259,47 @@ def _bar() -> Progress:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=VisibleConsole(sys.stderr))
+
+
+_STEP = re.compile(r"[0-9]{1,10}")
+
+
+def parse_steps(text: str) -> tuple[int, int] | None:
+    """Parse `A:B` with A < B; return None for an empty text. Raises UsageError for another form."""
+    if not text:
+        return None
+    first, _, last = text.partition(":")
+    if not (_STEP.fullmatch(first) and _STEP.fullmatch(last) and int(first) < int(last)):
+        raise UsageError(
+            f"`profile_steps` {text}: expected A:B, the first update and the one after the last, e.g. 20:25"
+        )
+    return int(first), int(last)
+
+
+class StepProfile:
+    """Tracer of some updates of a run.
+
+    Args:
+        steps: First step that is traced, and the first one after it that is not; None: no trace.
+        folder: Folder of the run's logs; None: no trace.
+        trace: Function that returns a context, which traces into a folder while it is open.
+    """
+
+    def __init__(
+        self, steps: tuple[int, int] | None, folder: Path | None, trace: Callable[[Path], AbstractContextManager[None]]
+    ) -> None:
+        self._steps, self._folder, self._trace = steps, folder, trace
+        self._stack = contextlib.ExitStack()
+
+    def before(self, step: int) -> None:
+        """Start or stop the trace before an update, if it is the first to be traced, or the first not to be."""
+        if self._steps is None or self._folder is None:
+            return
+        if step == self._steps[0]:
+            self._stack.enter_context(self._trace(self._folder))
+        elif step == self._steps[1]:
+            self.close()
+
+    def close(self) -> None:
+        """End the trace and write it."""
+        self._stack.close()

@@ -7,10 +7,10 @@ import pytest
 from dataprep.errors import BuildError, StorageError, UsageError
 from tests.support.on_use import on_use
 
-cluster = on_use("pipelines.ray.cluster")
-folders_of_workers = on_use("pipelines.ray.cluster:_WithoutCurrentFolder")
-refuse_silence = on_use("pipelines.ray.cluster:_refuse_silence")
-tell = on_use("pipelines.ray.cluster:_tell")
+cluster = on_use("pipelines.ray.engine")
+folders_of_workers = on_use("pipelines.ray.engine:_WithoutCurrentFolder")
+refuse_silence = on_use("pipelines.ray.engine:_refuse_silence")
+tell = on_use("pipelines.ray.engine:_tell")
 RayError = on_use("ray.exceptions:RayError")
 
 

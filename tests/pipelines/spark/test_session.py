@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import BuildError, UsageError
-from pipelines.spark.session import (
+from pipelines.spark.engine import (
     SparkOptions,
     cores_at_most,
     explained,

@@ -14,7 +14,7 @@ from train import pretrain_mae, train_vit
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import load_file
 from train.loops.loop import Training
-from train.loops.mae import MAETask
+from train.loops.tasks import MAETask
 from train.models.registry import create_model
 from train.pretrain_mae import PretrainMAE
 from train.train_vit import TrainViT

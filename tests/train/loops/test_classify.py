@@ -14,8 +14,8 @@ from loaders.torch import TorchBatch, normalize
 from tests.support.finished import build_here
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, Data, classes_of, open_data
 from train.batches.mixing import MixConfig, Mixer
-from train.loops.classify import ClassifierTask
 from train.loops.runtime import open_runtime
+from train.loops.tasks import ClassifierTask
 from train.models.registry import create_model
 
 

@@ -8,8 +8,8 @@ from loaders.config import LoaderConfig
 from loaders.torch import TorchBatches, normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, open_data
 from train.batches.masks import MaskConfig, draw_masks
-from train.loops.mae import MAETask
 from train.loops.runtime import open_runtime
+from train.loops.tasks import MAETask
 from train.models.registry import create_model
 
 

@@ -9,8 +9,8 @@ from dataprep.errors import UsageError
 from loaders import Packs, open_loader, open_packs
 from loaders.torch import TorchBatches
 from train.batches.masks import PackMaskConfig
-from train.loops.packed import PackedClassifierTask, PackedMAETask, packs_of
 from train.loops.runtime import open_runtime
+from train.loops.tasks import PackedClassifierTask, PackedMAETask, packs_of
 from train.models.mae import MAEConfig
 from train.models.packed import PackedMAE, PackedViT
 from train.models.vit import BlockConfig, ViTConfig

@@ -8,7 +8,7 @@ from PIL import Image
 
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
-from train.loops.mae import reconstruction_png
+from train.loops.tasks import reconstruction_png
 from train.models.mae import MaskedAutoencoder
 from train.models.registry import mae_config
 

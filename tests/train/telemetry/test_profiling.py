@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from dataprep.errors import UsageError
-from train.telemetry.profiling import StepProfile, parse_steps
+from train.telemetry.logs import StepProfile, parse_steps
 
 
 def test_malformed_profile_steps_are_refused():
