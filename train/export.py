@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -201,11 +202,7 @@ def run(asked: Export) -> int:
 
 
 command = entry_of(Export, run, "dataprep-export", epilog=EPILOG)
-
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
+main = partial(run_entry, command)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -632,11 +633,7 @@ def train(flags: FinetuneMAE) -> int:
 
 
 command = entry_of(FinetuneMAE, train, "dataprep-finetune-mae", epilog=EPILOG, refused=REFUSED)
-
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
+main = partial(run_entry, command)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from dataprep.arguments import IMAGES, request
@@ -211,11 +212,7 @@ def train(flags: PretrainMAE) -> int:
 
 
 command = entry_of(PretrainMAE, train, "dataprep-pretrain-mae", epilog=EPILOG, refused=REFUSED)
-
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
+main = partial(run_entry, command)
 
 
 if __name__ == "__main__":

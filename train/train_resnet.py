@@ -9,6 +9,7 @@ Shapes: N images of this host, H x W pixels, C classes.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from dataprep.arguments import IMAGES, READ, request
 from dataprep.errors import DataprepError, UsageError, needing
@@ -266,11 +267,7 @@ def train(flags: TrainResNet) -> int:
 
 
 command = entry_of(TrainResNet, train, "dataprep-train-resnet", epilog=EPILOG, refused=REFUSED)
-
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
+main = partial(run_entry, command)
 
 
 if __name__ == "__main__":

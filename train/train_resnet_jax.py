@@ -422,11 +422,7 @@ def find_tfds(root: str, name: str) -> str:
 
 
 command = entry_of(Config, train, "dataprep-train-resnet-jax", epilog=EPILOG, refused=REFUSED)
-
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
+main = partial(run_entry, command)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -387,11 +388,7 @@ def train(flags: TrainViT) -> int:
 
 
 command = entry_of(TrainViT, train, "dataprep-train-vit", epilog=EPILOG, refused=REFUSED)
-
-
-def main() -> None:
-    """Run the program."""
-    run_entry(command)
+main = partial(run_entry, command)
 
 
 if __name__ == "__main__":
