@@ -486,7 +486,7 @@ def test_ways_to_build_from_originals_elsewhere_cost_what_the_document_says():
 
 def test_ways_to_read_many_times_cost_what_the_document_says():
     shown = (ROOT / "docs/regions.md").read_text()
-    (words,) = re.findall(r"^dataprep (check-region .* --epochs 90)$", shown, re.MULTILINE)
+    (words,) = re.findall(r"^dataprep (check-region .* --bucket-location .* --epochs 90)$", shown, re.MULTILINE)
     found = json.loads(CliRunner().invoke(group, [*words.split(), "--json"]).stdout)["urls"][0]["ways"]
     names = {"direct": "the multi-region US", "cache": "a Rapid Cache in the zone", "copy": "a copy in us-central1"}
     for way in found:
