@@ -40,8 +40,6 @@ MOUNT_TIMEOUT_S = 20.0
 _LAST_CHARACTERS = 2000
 _COMMAND_CHARACTERS = 160
 
-Document = dict[str, Any]
-
 
 class Failure(Exception):
     """Error for the user, in one line."""
@@ -56,14 +54,33 @@ class Identity(TypedDict):
     boot: str
 
 
-class RunState(TypedDict, total=False):
-    """State of a run; see `_state`."""
+class Started(Identity):
+    """The first process of a run: `started.json`."""
 
-    state: str
+    started_s: float
+
+
+class Ended(TypedDict, total=False):
+    """End of a run: `exit.json`."""
+
     code: int
     reason: str
     """Reason why the command could not be started."""
     ended_s: float
+
+
+class Command(TypedDict):
+    """The command of a run: `command.json`."""
+
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+
+
+class RunState(Ended, total=False):
+    """State of a run; see `_state`."""
+
+    state: str
     log_bytes: int
     argv: list[str]
     pid: int
@@ -71,6 +88,14 @@ class RunState(TypedDict, total=False):
     error: str
     again: bool
     """Whether the same call may succeed when it is repeated."""
+
+
+class Killed(RunState):
+    """A run that was ended."""
+
+    ended: list[int]
+    """Numbers of the processes that were ended."""
+    left: list[int]
 
 
 class Holder(Identity):
@@ -81,6 +106,29 @@ class Holder(Identity):
     run: str | None
     """Name of the run that it belongs to."""
     devices: list[str]
+
+
+class Holders(TypedDict):
+    """All processes that have chips open."""
+
+    holders: list[Holder]
+    complete: bool
+    """Whether every process could be examined."""
+
+
+class Status(Holders):
+    """All runs, and who holds the chips."""
+
+    runs: dict[str, RunState]
+
+
+class Argument(TypedDict, total=False):
+    """Keywords of an argument of the command line."""
+
+    action: str
+    nargs: str
+    type: Callable[[str], Any]
+    default: Any
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,14 +169,14 @@ def start(options: argparse.Namespace) -> RunState:
     run = _run_folder(options)
     run.mkdir(parents=True, exist_ok=True)
     argv = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
-    before: Document | None = _read(run / "command.json")
+    before: Command | None = _read(run / "command.json")
     variables = _variables() if options.variables else {}
     if variables is None:
         if before is None:
             return {**_state(run), "error": "the variables did not arrive", "again": True}
         variables = before["env"]  # they arrived with an earlier call, which gcloud repeats
     _create(run / "command.json", {"argv": argv, "env": variables, "cwd": _cwd(options)})
-    command: Document = _read(run / "command.json")
+    command: Command = _read(run / "command.json")
     if command["argv"] != argv:
         raise Failure(f"run {options.run} had another command: {' '.join(command['argv'])}; choose another --run")
     if command["env"] != variables:
@@ -162,7 +210,7 @@ def watch(options: argparse.Namespace) -> None:
     run = _run_folder(options)
     if not _create(run / "claimed.json", identity(os.getpid())):
         return
-    command: Document = _read(run / "command.json")
+    command: Command = _read(run / "command.json")
     environment = {**os.environ, **command["env"], MARK: str(run)}
     environment["PATH"] = f"{command['cwd']}/.venv/bin:{environment['PATH']}"
     try:
@@ -181,7 +229,7 @@ def state(options: argparse.Namespace) -> RunState:
     return _state(_run_folder(options))
 
 
-def status(options: argparse.Namespace) -> Document:
+def status(options: argparse.Namespace) -> Status:
     """Return the states of all runs, and the processes that hold the chips."""
     runs = sorted((_base(options) / "runs").glob("*"))
     return {"runs": {run.name: _state(run) for run in runs}, **holders(options)}
@@ -194,11 +242,11 @@ def log(options: argparse.Namespace) -> None:
         sys.stdout.buffer.write(file.read(options.limit))
 
 
-def kill(options: argparse.Namespace) -> Document:
+def kill(options: argparse.Namespace) -> Killed:
     """End a run: its first process gets SIGTERM and time for a checkpoint; then the remaining processes are killed."""
     run = _run_folder(options)
     ended = {process["pid"] for process in _members(run)}
-    started: Document | None = _read(run / "started.json")
+    started: Started | None = _read(run / "started.json")
     if started and alive(started):
         _signal(started["pid"], signal.SIGTERM)
         _wait_until(lambda: not alive(started), options.grace_s)
@@ -220,11 +268,11 @@ def _signal(pid: int, number: signal.Signals) -> None:
 def _state(run: Path) -> RunState:
     """Return `absent`, `starting`, `running`, `done` with an exit code, or `lost` after a restart or a kill."""
     log_bytes = (run / "log").stat().st_size if (run / "log").exists() else 0
-    command: Document | None = _read(run / "command.json")
+    command: Command | None = _read(run / "command.json")
     known: RunState = {"log_bytes": log_bytes, "argv": command["argv"] if command else []}
     claimed: Identity | None = _read(run / "claimed.json")
-    started: Document | None = _read(run / "started.json")
-    ended: RunState | None = _read(run / "exit.json")
+    started: Started | None = _read(run / "started.json")
+    ended: Ended | None = _read(run / "exit.json")
     if started:
         known["pid"], known["started_s"] = started["pid"], started["started_s"]
     if ended:
@@ -239,7 +287,7 @@ def _state(run: Path) -> RunState:
 def _members(run: Path) -> list[Identity]:
     """Find the processes that certainly belong to a run: by MARK, or by the process group of its first process, if
     alive."""
-    started: Document | None = _read(run / "started.json")
+    started: Started | None = _read(run / "started.json")
     group = started["pid"] if started and alive(started) else None
     watcher: Identity | None = _read(run / "claimed.json")
     found = []
@@ -256,7 +304,7 @@ def _members(run: Path) -> list[Identity]:
 # Chips
 
 
-def holders(_options: argparse.Namespace) -> Document:
+def holders(_options: argparse.Namespace) -> Holders:
     """Find the processes that have chips open; `complete` is False if some processes could not be examined."""
     found: list[Holder] = []
     complete = True
@@ -480,7 +528,7 @@ def identity(pid: int, *, ended: bool = False) -> Identity | None:
     return {"pid": pid, "start_ticks": int(fields[19]), "boot": boot}  # fields count from the third one, the state
 
 
-def alive(known: Mapping[str, Any]) -> bool:
+def alive(known: Identity) -> bool:
     """Return whether the same process still runs."""
     now = identity(known["pid"])
     return now is not None and all(now[key] == known[key] for key in ("pid", "start_ticks", "boot"))
@@ -601,8 +649,8 @@ def _cwd(options: argparse.Namespace) -> str:
     return str(current.resolve()) if current.exists() else str(options.home)
 
 
-_RUN: tuple[str, Document] = ("run", {})
-ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], Mapping[str, object] | None], bool, list[tuple[str, Document]]]]
+_RUN: tuple[str, Argument] = ("run", {})
+ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], Mapping[str, object] | None], bool, list[tuple[str, Argument]]]]
 ACTIONS = {
     # name: (function, whether to run it as root if possible, arguments)
     "start": (start, False, [("--variables", {"action": "store_true"}), _RUN, ("argv", {"nargs": "..."})]),
