@@ -10,7 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from dataprep.cloud.gcloud import Gcloud, meaning
 from dataprep.cloud.region import describe
@@ -66,7 +66,7 @@ class BucketRequest:
             raise UsageError(f"`soft_delete_days` {self.soft_delete_days}: Cloud Storage takes 0, or 7 to 90")
 
     @property
-    def rules(self) -> list[dict[str, Any]]:
+    def rules(self) -> list[dict[str, object]]:
         """Rules of the lifecycle, as Cloud Storage writes them."""
         rules = [({"type": "AbortIncompleteMultipartUpload"}, ABANDONED_UPLOAD_DAYS)]
         if self.lifecycle_days is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -146,7 +146,7 @@ def _run(asked: Adopt, viewer: Viewer) -> Adoption:
     return adoption
 
 
-def _looked_at(asked: Adopt, viewer: Viewer) -> dict[str, Any]:
+def _looked_at(asked: Adopt, viewer: Viewer) -> Mapping[str, Any]:
     """Look at the data and read the first shard; nothing is written."""
     adoption = asked.adoption()
     with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
@@ -155,12 +155,11 @@ def _looked_at(asked: Adopt, viewer: Viewer) -> dict[str, Any]:
         found = find(data, format_name=asked.format, splits=adoption.splits, labels=asked.labels)
         found = with_class_names(found, adoption.class_names, asked.labels)
         summary = _found_summary(str(asked.url), found)
-        if not found.images:
-            progress.step("reading the first shard")
-            summary["first_shard"] = _first_shard(
-                ReadJob(data_url=data.url, found=found, labels=asked.labels, digest=False)
-            )
-    return summary
+        if found.images:
+            return summary
+        progress.step("reading the first shard")
+        job = ReadJob(data_url=data.url, found=found, labels=asked.labels, digest=False)
+        return {**summary, "first_shard": _first_shard(job)}
 
 
 def _print(asked: Adopt, *, as_json: bool) -> None:
@@ -169,7 +168,7 @@ def _print(asked: Adopt, *, as_json: bool) -> None:
     click.echo(json.dumps(summary) if as_json else "\n".join(_lines(summary)))
 
 
-def _found_summary(url: str, found: Found) -> dict[str, Any]:
+def _found_summary(url: str, found: Found) -> Mapping[str, Any]:
     shards = Counter(shard.split for shard in found.shards)
     num_bytes: Counter[str] = Counter()
     for shard in found.shards:
@@ -178,7 +177,7 @@ def _found_summary(url: str, found: Found) -> dict[str, Any]:
     return {"url": url, "kind": found.kind, "format": found.format, "splits": splits}
 
 
-def _first_shard(job: ReadJob) -> dict[str, Any]:
+def _first_shard(job: ReadJob) -> Mapping[str, Any]:
     first = read_first(job)
     return {
         "file": job.found.shards[0].name,
@@ -189,7 +188,7 @@ def _first_shard(job: ReadJob) -> dict[str, Any]:
     }
 
 
-def _summary(adoption: Adoption) -> dict[str, Any]:
+def _summary(adoption: Adoption) -> Mapping[str, Any]:
     manifest = adoption.manifest
     return {
         "url": adoption.url,
@@ -215,7 +214,7 @@ def _summary(adoption: Adoption) -> dict[str, Any]:
     }
 
 
-def _lines(summary: dict[str, Any]) -> Sequence[str]:
+def _lines(summary: Mapping[str, Any]) -> Sequence[str]:
     classes = f", {counted(summary['classes'], 'class')}" if summary.get("classes") else ""
     already = " exists already; read it again with --overwrite" if summary.get("already") else ""
     lines = [printable(f"{summary['url']}: {summary['kind']}{classes}{already}")]

@@ -9,7 +9,7 @@ import secrets
 import shlex
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -247,7 +247,7 @@ def _holder(holder: Holder) -> str:
     return printable(f"process {holder['pid']} of {by}: {holder['command']}")
 
 
-def _print_status(where: Where, known: dict[str, Any], answers: list[Answer]) -> None:
+def _print_status(where: Where, known: Mapping[str, Any], answers: list[Answer]) -> None:
     health = f", {known['health']}" if known.get("health") else ""
     state = f"{known['state']}{health}, {known['type']}, {known['workers']} workers"
     click.echo(f"{where.place.name} in {where.place.zone}: {state}")

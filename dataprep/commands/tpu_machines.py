@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -259,7 +259,7 @@ def _notes(wanted: command_lines.CreateTpu) -> list[str]:
     return notes
 
 
-def state_of(where: Where, gcloud: Gcloud) -> dict[str, Any]:
+def state_of(where: Where, gcloud: Gcloud) -> Mapping[str, Any]:
     """Look a TPU up in both services.
 
     Raises:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from glob import escape
 from pathlib import Path, PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from dataprep.adoption import AdoptRequest, adopt
 from dataprep.adoption import Progress as AdoptProgress
@@ -92,7 +92,7 @@ class BenchTable:
     """Results on all datasets."""
 
     sections: tuple[BenchSection, ...]
-    settings: dict[str, Any]
+    settings: dict[str, object]
     """Settings of all rounds."""
     machine: MachineDocument
 

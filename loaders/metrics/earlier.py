@@ -89,7 +89,7 @@ def read_earlier(path: Path | None, part: str, command: str) -> Mapping[str, Any
         raise UsageError(f"{where}: {error.strerror or error}; {advice}") from error
     if len(data) > MAX_RESULT_BYTES:
         raise UsageError(f"{where}: more than {MAX_RESULT_BYTES:,} bytes; {advice}")
-    found = decode(data, dict[str, Any], where=where, advice=advice, error=UsageError)
+    found = decode(data, dict[str, object], where=where, advice=advice, error=UsageError)
     if not isinstance(found.get(part), list) or "schema_version" not in found:
         raise UsageError(f"{where}: it has no schema_version or no list {part!r}; {advice}")
     if found["schema_version"] != SCHEMA_VERSION:

@@ -54,33 +54,14 @@ class Identity(TypedDict):
     boot: str
 
 
-class Started(Identity):
-    """The first process of a run: `started.json`."""
+class RunState(TypedDict, total=False):
+    """State of a run; see `_state`."""
 
-    started_s: float
-
-
-class Ended(TypedDict, total=False):
-    """End of a run: `exit.json`."""
-
+    state: str
     code: int
     reason: str
     """Reason why the command could not be started."""
     ended_s: float
-
-
-class Command(TypedDict):
-    """The command of a run: `command.json`."""
-
-    argv: list[str]
-    env: dict[str, str]
-    cwd: str
-
-
-class RunState(Ended, total=False):
-    """State of a run; see `_state`."""
-
-    state: str
     log_bytes: int
     argv: list[str]
     pid: int
@@ -88,14 +69,6 @@ class RunState(Ended, total=False):
     error: str
     again: bool
     """Whether the same call may succeed when it is repeated."""
-
-
-class Killed(RunState):
-    """A run that was ended."""
-
-    ended: list[int]
-    """Numbers of the processes that were ended."""
-    left: list[int]
 
 
 class Holder(Identity):
@@ -114,12 +87,6 @@ class Holders(TypedDict):
     holders: list[Holder]
     complete: bool
     """Whether every process could be examined."""
-
-
-class Status(Holders):
-    """All runs, and who holds the chips."""
-
-    runs: dict[str, RunState]
 
 
 class Argument(TypedDict, total=False):
@@ -169,14 +136,14 @@ def start(options: argparse.Namespace) -> RunState:
     run = _run_folder(options)
     run.mkdir(parents=True, exist_ok=True)
     argv = options.argv[1:] if options.argv[:1] == ["--"] else options.argv
-    before: Command | None = _read(run / "command.json")
+    before = _read(run / "command.json")
     variables = _variables() if options.variables else {}
     if variables is None:
         if before is None:
             return {**_state(run), "error": "the variables did not arrive", "again": True}
         variables = before["env"]  # they arrived with an earlier call, which gcloud repeats
     _create(run / "command.json", {"argv": argv, "env": variables, "cwd": _cwd(options)})
-    command: Command = _read(run / "command.json")
+    command = _read(run / "command.json")
     if command["argv"] != argv:
         raise Failure(f"run {options.run} had another command: {' '.join(command['argv'])}; choose another --run")
     if command["env"] != variables:
@@ -210,7 +177,7 @@ def watch(options: argparse.Namespace) -> None:
     run = _run_folder(options)
     if not _create(run / "claimed.json", identity(os.getpid())):
         return
-    command: Command = _read(run / "command.json")
+    command = _read(run / "command.json")
     environment = {**os.environ, **command["env"], MARK: str(run)}
     environment["PATH"] = f"{command['cwd']}/.venv/bin:{environment['PATH']}"
     try:
@@ -229,7 +196,7 @@ def state(options: argparse.Namespace) -> RunState:
     return _state(_run_folder(options))
 
 
-def status(options: argparse.Namespace) -> Status:
+def status(options: argparse.Namespace) -> Mapping[str, object]:
     """Return the states of all runs, and the processes that hold the chips."""
     runs = sorted((_base(options) / "runs").glob("*"))
     return {"runs": {run.name: _state(run) for run in runs}, **holders(options)}
@@ -242,11 +209,11 @@ def log(options: argparse.Namespace) -> None:
         sys.stdout.buffer.write(file.read(options.limit))
 
 
-def kill(options: argparse.Namespace) -> Killed:
+def kill(options: argparse.Namespace) -> Mapping[str, object]:
     """End a run: its first process gets SIGTERM and time for a checkpoint; then the remaining processes are killed."""
     run = _run_folder(options)
     ended = {process["pid"] for process in _members(run)}
-    started: Started | None = _read(run / "started.json")
+    started = _read(run / "started.json")
     if started and alive(started):
         _signal(started["pid"], signal.SIGTERM)
         _wait_until(lambda: not alive(started), options.grace_s)
@@ -268,11 +235,11 @@ def _signal(pid: int, number: signal.Signals) -> None:
 def _state(run: Path) -> RunState:
     """Return `absent`, `starting`, `running`, `done` with an exit code, or `lost` after a restart or a kill."""
     log_bytes = (run / "log").stat().st_size if (run / "log").exists() else 0
-    command: Command | None = _read(run / "command.json")
+    command = _read(run / "command.json")
     known: RunState = {"log_bytes": log_bytes, "argv": command["argv"] if command else []}
     claimed: Identity | None = _read(run / "claimed.json")
-    started: Started | None = _read(run / "started.json")
-    ended: Ended | None = _read(run / "exit.json")
+    started = _read(run / "started.json")
+    ended: RunState | None = _read(run / "exit.json")
     if started:
         known["pid"], known["started_s"] = started["pid"], started["started_s"]
     if ended:
@@ -287,7 +254,7 @@ def _state(run: Path) -> RunState:
 def _members(run: Path) -> list[Identity]:
     """Find the processes that certainly belong to a run: by MARK, or by the process group of its first process, if
     alive."""
-    started: Started | None = _read(run / "started.json")
+    started = _read(run / "started.json")
     group = started["pid"] if started and alive(started) else None
     watcher: Identity | None = _read(run / "claimed.json")
     found = []
