@@ -255,7 +255,7 @@ def check_views(storage: Storage, manifest: Manifest, findings: Findings) -> Non
                     kept.numbers(shard)
         except errors.StorageError as error:
             findings.add("unread", where, str(error))
-        except (DataprepError, FileNotFoundError) as error:
+        except (errors.DataprepError, FileNotFoundError) as error:
             findings.add("view", where, str(error))
 
 
