@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import struct
+import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
+import simplejpeg
 from PIL import Image
 
 from dataprep.builder import images
@@ -109,3 +113,20 @@ def test_libjpeg_finds_no_fault_in_sound_mutants():
 def test_a_build_without_the_quick_check_gives_the_same():
     for data in (WHOLE, RESTARTS, *ODD.values()):
         assert checked_by_libjpeg("k", data) == check_image("k", data, ImagePolicy())
+
+
+def test_a_sound_photograph_takes_less_than_half_of_libjpegs_time():
+    data = by_pillow(picture(np.random.default_rng(2), 400, 475), quality=95, subsampling=2)
+    check = partial(simplejpeg.decode_jpeg, data, "GRAY", min_height=1, min_width=1, min_factor=1, strict=True)
+    assert images.read_sound(data) is not None
+    assert least_s(partial(images.read_sound, data)) < least_s(check) / 2
+
+
+def least_s(call: Callable[[], object]) -> float:
+    """Least time of the processor for a call, of 20."""
+    spent_s = []
+    for _ in range(20):
+        started_s = time.thread_time()
+        call()
+        spent_s.append(time.thread_time() - started_s)
+    return min(spent_s)
