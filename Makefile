@@ -171,7 +171,6 @@ BENCH_arena = loader_arena.py --images 1500 --taken 400 --minutes 9 --picture do
 BENCH_formats = loader_arena.py --images 3000 --contenders formats
 BENCH_restart = restart.py --images 3000
 BENCH_views = views.py
-BENCH_metrics = instrumentation.py --images 300 --rounds 30
 BENCH_grain = grain_sources.py --images 1000 --rounds 3
 BENCH_packs = packs.py
 BENCH_resume = resume.py --loaders dataprep LanceDB "datasets streaming" --picture docs/resume.png

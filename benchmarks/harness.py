@@ -76,11 +76,12 @@ def in_turns(
 def levelled_environment(**more: str) -> dict[str, str]:
     """Return the environment variables of every contender, with those that some of them need.
 
-    PYTHONDONTWRITEBYTECODE is left out: with it every process compiles modules of ours and of packages again.
+    PYTHONDONTWRITEBYTECODE is left out: with it every process compiles modules of ours and of packages again. The
+    folder of a peer's script is named, because no worker of ours imports from such a folder by itself.
     """
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "NO_GCE_CHECK": "true"}
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return inherited | WORKER_ENVIRONMENT | quiet | more | {"PYTHONPATH": str(ROOT)}
+    return inherited | WORKER_ENVIRONMENT | quiet | more | {"PYTHONPATH": f"{ROOT}:{PEERS}"}
 
 
 def report(name: str, document: Mapping[str, Any], options: argparse.Namespace) -> None:

@@ -299,17 +299,6 @@ def _shortened(message: str) -> str:
     return f"`{line if len(line) <= SHOWN_OF_A_MESSAGE else line[: SHOWN_OF_A_MESSAGE - 1] + '…'}`"
 
 
-def metrics_table(document: dict[str, Any]) -> list[str]:
-    """Return images/s and CPU time an image with metrics that are scraped and without, and the range of the rounds."""
-    found = document["metrics"]
-    names = {"with": "`metrics_port`, scraped each second", "without": "the same loader, not scraped"}
-    lines = (
-        [name, *_middle_and_range(found["rates"][which], 0), *_middle_and_range(found["cpu_ms"][which], 3)]
-        for which, name in names.items()
-    )
-    return _table(["`instrumentation.py`", "images/s", "rounds", "CPU ms/image", "rounds"], lines)
-
-
 def views_table(document: dict[str, Any]) -> list[str]:
     """Return CPU milliseconds an image by views and contender, with the ratios to one view of the same contender."""
     contenders = list(dict.fromkeys(row["contender"] for row in document["rows"]))
@@ -452,7 +441,6 @@ TABLES = {
     "formats": formats_table,
     "grain": grain_table,
     "laion": laion_table,
-    "metrics": metrics_table,
     "many-objects": many_objects_table,
     "own-data": own_data_table,
     "packs": packs_table,

@@ -237,19 +237,6 @@ def sentences_about_the_fallback_decoder() -> list[str]:
     ]
 
 
-def sentences_about_metrics() -> list[str]:
-    document = recorded("metrics")
-    found, scrape_ms = document["metrics"], document["metrics"]["scrape_cpu_ms"]
-    low, high = found["overhead_quartiles"]
-    assert found["overhead"] <= 0.01
-    return [
-        f"{found['rounds']} rounds of {found['seconds']:g} s on {document['images']} images",
-        f"{found['overhead']:.1%} of images/s in the median (quartiles {low:.1%} and {high:.1%}:",
-        f"and {found['cpu_overhead']:.1%} of the processor time of an image",
-        f"{scrape_ms:.1f} ms of a core, {scrape_ms / 10:.2f} % of one core",
-    ]
-
-
 def sentences_about_engines() -> list[str]:
     document = recorded("engines")
     assert only(document["rows"], engine="ray")["of_local"] >= 0.9
@@ -396,7 +383,6 @@ SENTENCES: list[tuple[str, Callable[[], list[str]]]] = [
     (BENCHMARKS, sentences_about_own_data),
     (BENCHMARKS, sentences_about_views),
     (BENCHMARKS, sentences_about_restart_markers),
-    (BENCHMARKS, sentences_about_metrics),
     (BENCHMARKS, sentences_about_engines),
     (BENCHMARKS, sentences_about_grain),
     (BENCHMARKS, sentences_about_packs),

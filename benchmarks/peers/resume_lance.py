@@ -11,7 +11,9 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow  # noqa: F401  once for all ranks, like torch
 from resume_rank import SEED, Contender, Life, photographs, run
+from torch.utils.data import DataLoader
 
 
 class Lance(Contender):
@@ -27,8 +29,6 @@ class Lance(Contender):
         self._dataset = StreamingDataset(table, num_splits=life.batch_size, shuffle_seed=SEED, **world)
 
     def steps(self) -> Iterator[list[str]]:
-        from torch.utils.data import DataLoader
-
         if self.life.before is not None:
             paths = [self.life.state_before(rank) for rank in range(self.life.world_before)]
             states = [json.loads(path.read_bytes()) for path in paths if path is not None]
