@@ -108,8 +108,8 @@ def needing(extra: str, what: str, otherwise: str = "") -> Iterator[None]:
 
     Args:
         extra: Extra of this project that has the package.
-        what: What needs it, the beginning of the line. The script of this name ends, because nothing catches an error
-            that a script's own imports raise.
+        what: What needs it, the beginning of the line. The script of this name ends, also if it is started as
+            `python -m`, because nothing catches an error that a script's own imports raise.
         otherwise: Other advice, the end of the line.
 
     Raises:
@@ -121,7 +121,8 @@ def needing(extra: str, what: str, otherwise: str = "") -> Iterator[None]:
         raise
     except ImportError as error:
         missing = MissingPackageError(f"{what}: {error}; {install_hint(extra)}{otherwise}")
-        if os.path.basename(sys.argv[0]) != what:  # noqa: PTH119  pathlib is not loaded otherwise
+        script = os.path.basename(sys.argv[0])  # noqa: PTH119  pathlib is not loaded otherwise
+        if what not in (script, f"dataprep-{script.removesuffix('.py').replace('_', '-')}"):
             raise missing from error
         print(missing, file=sys.stderr)
         raise SystemExit(missing.exit_code) from None

@@ -228,6 +228,11 @@ class Dataset:
         return open_data(self._index_storage, self.manifest, named=self.named)
 
     @property
+    def data_url(self) -> str:
+        """URL of the data, for messages; `url` is the URL of their index, which may be in the user's cache."""
+        return self.storage.url
+
+    @property
     def is_local(self) -> bool:
         """Whether all shards are on a local disk."""
         return self.storage.is_local

@@ -452,8 +452,8 @@ class Loader:
         theirs = self._reached(state)
         if lines := other_builds(self._sequence, theirs):
             raise UsageError(
-                f"{self.dataset.url}: the dataset was built or adopted again since the state was made, or is another "
-                f"build: {'; '.join(lines)}; its images have another order: {advice}"
+                f"{self.dataset.data_url}: the dataset was built or adopted again since the state was made, or is "
+                f"another build: {'; '.join(lines)}; its images have another order: {advice}"
             )
 
     def rewind(self, state: Mapping[str, Any]) -> None:
@@ -489,7 +489,9 @@ class Loader:
         lines = differences(self._sequence, dict(theirs), where="in the state")
         if lines:
             what = "; ".join(lines)
-            raise UsageError(f"{self.dataset.url}: the state is of another sequence: {what}; use the same settings")
+            raise UsageError(
+                f"{self.dataset.data_url}: the state is of another sequence: {what}; use the same settings"
+            )
 
     def _reached(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the sequence of a state. If it was made when fewer images were known, it is the beginning of this one;
@@ -601,9 +603,9 @@ class Loader:
         images, batch = self._known.num_samples, self.config.batch_size
         if batch > images and self.config.rank == 0:
             warnings.warn(
-                f"{self.dataset.url}: a batch of {batch:,} is larger than the split {self.dataset.split.name}, which "
-                f"has {counted(images, 'image')}: each batch has images more than once, and epochs pass within it; "
-                f"choose a batch size of {images:,} at most",
+                f"{self.dataset.data_url}: a batch of {batch:,} is larger than the split {self.dataset.split.name}, "
+                f"which has {counted(images, 'image')}: each batch has images more than once, and epochs pass within "
+                f"it; choose a batch size of {images:,} at most",
                 UserWarning,
                 stacklevel=6,  # the caller of open_loader
             )
@@ -626,7 +628,7 @@ class Loader:
         if self._growth is not None:
             self._growth.check_open()
         producer = open_producer(self.dataset, self.index, self.config, self._plan(), self._stats)
-        warning = f"{self.dataset.url}: a loader was not closed; open it in a `with` block, or call its close()"
+        warning = f"{self.dataset.data_url}: a loader was not closed; open it in a `with` block, or call its close()"
         self._collected = end_when_collected(self, producer.close, warning)
         return producer
 

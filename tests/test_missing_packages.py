@@ -29,11 +29,14 @@ PROGRAMS = {
     "dataprep train export": (("a.pth", "b.pth"), "torch"),
     "dataprep train resnet-jax": (("--workdir", "x", "--config.dataset.root", "x"), "jax"),
     "dataprep train vit  ": ((*TRAIN, "--framework", "jax"), "jax"),
+    "-m train.train_resnet": (TRAIN, "torch"),
+    "-m train.finetune_mae": (TRAIN, "torch"),
+    "-m train.export": (("a.pth", "b.pth"), "torch"),
     "dataprep diagnose": (("x", "--device", "cuda", "--model", "resnet50"), "torch"),
 }
 """Programs with arguments, and the extra that installs what they need."""
 CODE = f"""
-import contextlib, io, json, sys
+import contextlib, io, json, runpy, sys
 
 
 class Absent:
@@ -54,7 +57,7 @@ for text, (arguments, _) in {PROGRAMS!r}.items():
     sys.argv = [*text.split(), *arguments]
     with contextlib.redirect_stderr(io.StringIO()) as said:
         try:
-            main()
+            runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True) if sys.argv[0] == "-m" else main()
         except SystemExit as ended:
             found[text] = [ended.code, said.getvalue().removesuffix("\\n")]
 print(json.dumps(found))

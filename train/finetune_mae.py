@@ -560,8 +560,10 @@ def evaluate(training: Training[Any]) -> int:
     with training.loader, contextlib.closing(training.backend):
         found = training.backend.evaluate(lambda: False)
     if not found:
-        raise UsageError(f"{training.loader.dataset.url}: no split to evaluate on; expected val, validation or test")
-    refuse_not_finite(training.loader.dataset.url, found, "evaluate an earlier checkpoint")
+        raise UsageError(
+            f"{training.loader.dataset.data_url}: no split to evaluate on; expected val, validation or test"
+        )
+    refuse_not_finite(training.loader.dataset.data_url, found, "evaluate an earlier checkpoint")
     click.echo(json.dumps({name: value for name, value in found.items() if name != "best_accuracy"}))
     return 0
 

@@ -299,6 +299,11 @@ class MixedDataset(Dataset):
         )
 
     @property
+    def data_url(self) -> str:
+        """URL of the mixture's file."""
+        return self.url
+
+    @property
     def is_local(self) -> bool:
         """Whether all shards are on a local disk."""
         return all(part.dataset.is_local for part in self.parts)

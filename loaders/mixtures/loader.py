@@ -295,7 +295,7 @@ class MixtureLoader(Loader):
         changes = then.changed(position, self._spec.weights)
         if len(changes) > MAX_CHANGES:
             raise UsageError(
-                f"{self.dataset.url}: the weights would change for the {len(changes) - 1}th time; a state holds "
+                f"{self.dataset.data_url}: the weights would change for the {len(changes) - 1}th time; a state holds "
                 f"{MAX_CHANGES - 1} changes, resume with the weights that the state has"
             )
         if changes != self.order.changes:

@@ -32,7 +32,7 @@ UNCROPPED_SIDE = 224
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Data that a run reads: a dataset of `dataprep build`, or an index of data that other tools wrote."""
+    """Data that a run reads: a dataset of `dataprep build`, or data that other tools wrote."""
 
     url: str
     splits: tuple[str, ...]
@@ -44,6 +44,8 @@ class Data:
     """Number of images without a label, for each split that has some."""
     images: Mapping[str, int] = field(default_factory=dict)
     """Number of images in an epoch of each split; of a mixture only of the split that is trained on."""
+    index_url: str = ""
+    """URL of the index of data that other tools wrote; empty if there is none, or `url` is it."""
 
     def training_loader(self, config: LoaderConfig) -> Loader:
         """Open a shuffled loader over the split `train`, or over the only split.
@@ -121,7 +123,9 @@ class Data:
     def _loader(self, split: str, config: LoaderConfig) -> Loader:
         if self.mixture is not None:
             return self.mixture.open_loader(split, config)
-        dataset = open_dataset(self.url, split, config.region_policy, compare=False)  # open_data has compared it
+        dataset = open_dataset(
+            self.index_url or self.url, split, config.region_policy, compare=False
+        )  # open_data has compared it
         return Loader(dataset, config) if config.packs is None else PackLoader(dataset, config)
 
 
@@ -147,12 +151,12 @@ def open_data(
         return _mixed(data_path, region_policy)
     data_path = url_to_read(data_path, region_policy)
     guard(data_path, region_policy)
-    url = absolute(data_path)
+    url, index = absolute(data_path), ""
     storage = with_deadline(open_storage(url), DEADLINE_S)
     manifest = None if index_dir else read_manifest(storage)
     if manifest is None:
-        url, _ = indexed(storage, index_dir)
-        manifest = read_manifest(with_deadline(open_storage(url), DEADLINE_S))
+        index, _ = indexed(storage, index_dir)
+        manifest = read_manifest(with_deadline(open_storage(index), DEADLINE_S))
     elif is_adopted(manifest):
         refuse_changed(storage, open_named_data(storage, manifest), manifest, None)
     if manifest is None:
@@ -160,7 +164,8 @@ def open_data(
     images = {
         split.name: split.samples * split.repeats["count"] // split.repeats["stored"] for split in manifest.splits
     }
-    return Data(url, tuple(images), len(manifest.classes) or None, unlabelled=unlabelled(manifest), images=images)
+    classes = len(manifest.classes) or None
+    return Data(url, tuple(images), classes, unlabelled=unlabelled(manifest), images=images, index_url=index)
 
 
 def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -> int:

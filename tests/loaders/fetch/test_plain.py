@@ -67,6 +67,11 @@ def test_the_index_is_found_again_and_made_again_when_the_data_change(pictures, 
     assert "changed since it was indexed (train: 7 images, 6 when they were adopted)" in capsys.readouterr().err
 
 
+def test_warnings_name_the_data_and_not_their_index(pictures):
+    with pytest.warns(UserWarning, match=f"^{pictures}: a batch of 8 is larger"):
+        open_loader(pictures, batch_size=8).close()
+
+
 def test_the_index_is_kept_where_it_is_asked_for(pictures, tmp_path):
     _, loader = seen(pictures, index=tmp_path / "index")
     assert loader.dataset.url == str(tmp_path / "index")

@@ -40,9 +40,10 @@ def test_one_rank_says_that_there_is_no_evaluation(dataset, capsys):
 def test_plain_folders_are_indexed_into_the_cache_or_where_it_is_asked_for(photographs, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     data = open_data(photographs)
-    assert data.url.startswith(str(tmp_path / "cache/dataprep/adopted/"))
+    assert data.url == photographs
+    assert data.index_url.startswith(str(tmp_path / "cache/dataprep/adopted/"))
     assert (data.splits, data.num_classes) == (("train",), 2)
-    assert open_data(photographs, index_dir=str(tmp_path / "index")).url == str(tmp_path / "index")
+    assert open_data(photographs, index_dir=str(tmp_path / "index")).index_url == str(tmp_path / "index")
 
 
 def test_a_mixtures_file_is_trained_on(dataset, tmp_path):
@@ -81,7 +82,7 @@ def half_labelled(folder, *splits):
 
 def test_a_classifier_refuses_images_without_a_label(tmp_path):
     data = open_data(half_labelled(tmp_path / "half", "train"), index_dir=str(tmp_path / "index"))
-    with pytest.raises(UsageError, match=r"index: 2 images of train without a label; a classifier needs one of every"):
+    with pytest.raises(UsageError, match=r"half: 2 images of train without a label; a classifier needs one of every"):
         classes_of(data, 5)
     assert data.training_loader(LoaderConfig(batch_size=1, image_size=32)).dataset.split.samples == 3  # as MAE needs it
     evaluated = half_labelled(tmp_path / "other", "train-whole", "test")
