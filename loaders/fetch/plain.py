@@ -44,8 +44,8 @@ Multiples of `dataprep.adoption.find.FILES_OF_FOLDER`, so that each holds the on
 PARQUET = ".parquet"
 _LOOKED_AT = 1000
 """Number of names, those of one listing request, that decide whether data are tables."""
-_OPTION = re.compile("`(?:split|format|labels|class_names)`")
-"""Option of `dataprep adopt` in a message."""
+_OPTION = re.compile("`(?!index`)([a-z_]+)`")
+"""Option of a command in a message; `index` is a setting of loaders, too."""
 
 
 class Growth:
@@ -182,27 +182,35 @@ def indexed(
     if is_new:
         _check_writable(open_storage(index))
     if tables := _tables(data):
-        return _copied(data, tables, index, is_own), None
-    if grows and is_new and (files := _head_files(data, HEADS[0])):
-        growth = Growth(data, index)
-        try:
-            return growth.begin(files), growth
-        except BaseException:
-            growth.close()
-            raise
-    request = AdoptRequest(url=data.url, index_url=index, heads=heads or HEADS)
-    try:
+        with _options_of("build", "table", source=data.url, output="DIR", format="webdataset"):
+            return _copied(data, tables, index, is_own), None
+    with _options_of("adopt", data.url, index="DIR"):
+        if grows and is_new and (files := _head_files(data, HEADS[0])):
+            growth = Growth(data, index)
+            try:
+                return growth.begin(files), growth
+            except BaseException:
+                growth.close()
+                raise
+        request = AdoptRequest(url=data.url, index_url=index, heads=heads or HEADS)
         adoption = adopt(request, _Lines(), workers=available_cores())
         if adoption.changes:
             say(f"{data.url}: changed since it was indexed ({adoption.changes}); indexing it again")
             adoption = adopt(replace(request, overwrite=True), _Lines(), workers=available_cores())
-    except UsageError as error:
-        if not _OPTION.search(str(error)):
-            raise
-        command = command_line("adopt", data.url, index="DIR")
-        raise UsageError(f"{error} (options of `{command}`, whose DIR can then be loaded)") from error
     say(f"{data.url}: {_understood(adoption)}; index in {adoption.url}")
     return adoption.url, None
+
+
+@contextmanager
+def _options_of(*words: str, **fields: str) -> Iterator[None]:
+    """Name the command whose options an error inside the block names, because loaders lack them."""
+    try:
+        yield
+    except DataprepError as error:
+        text, found = _OPTION.subn(lambda match: f"--{match[1].replace('_', '-')}", str(error))
+        if found:
+            error.args = (f"{text} (options of `{command_line(*words, **fields)}`, whose DIR can then be loaded)",)
+        raise
 
 
 def _check_writable(index: Storage) -> None:
@@ -264,8 +272,8 @@ def _alone(index: str) -> Iterator[None]:
     if not storage.is_local:
         yield
         return
-    Path(storage.url).parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{storage.url}.lock", "w") as file:
+    Path(storage.url).mkdir(parents=True, exist_ok=True)
+    with open(f"{storage.url}/.lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -110,6 +110,20 @@ def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsy
         open_loader(tmp_path / "data", index=tmp_path / "other", **SMALL)
 
 
+def test_tables_that_need_an_option_name_the_command_that_has_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    pictures = pa.array([{"bytes": image_of(0), "path": None}])
+    (tmp_path / "data").mkdir()
+    pq.write_table(pa.table({"image": pictures, "before": pictures}), tmp_path / "data/a.parquet")
+    with pytest.raises(SourceError) as refused:
+        open_loader(tmp_path / "data", **SMALL)
+    command = f"dataprep build table --source {tmp_path}/data --output DIR --format webdataset"
+    assert str(refused.value).endswith(
+        "name it with --image-column image, and leave others out with --drop before "
+        f"(options of `{command}`, whose DIR can then be loaded)"
+    )
+
+
 def test_a_copy_never_replaces_a_dataset_that_the_user_names(tmp_path):
     rows = [{"image": {"bytes": image_of(number), "path": f"{number}.jpg"}} for number in range(3)]
     for name, images in (("a", rows), ("b", rows[:2])):
@@ -162,6 +176,7 @@ def test_a_loader_begins_before_all_images_are_known_with_those_of_the_whole_ord
         assert "train of 6 images, 2 classes are known; the others are listed meanwhile" in capsys.readouterr().err
         assert expected[2:] == taken(loader, 3)
         assert len(loader) == 12
+    assert all(path.is_dir() for path in (tmp_path / "cache/dataprep/adopted").iterdir())  # indexes, and nothing beside
     shutil.rmtree(tmp_path / "cache")
     with open_loader(many, **SMALL) as loader:  # asked for its length while it knows the first images alone
         assert [(list(batch.keys), len(loader))[0] for batch in loader] == expected[:12]
