@@ -477,7 +477,7 @@ def _fault(info: ObjectInfo) -> str:
     """Return why a loader could not read a file; an empty text if it can."""
     if not info.num_bytes:
         return "it has no bytes"
-    if any(character in FORBIDDEN for character in info.name):
+    if any(character in info.name for character in FORBIDDEN):
         return "its name holds a backslash, NUL or line end; rename it"
     return "" if is_text(info.name) else "its name is not UTF-8; rename it"
 

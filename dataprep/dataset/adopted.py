@@ -225,7 +225,7 @@ def is_outside_classes(name: str) -> bool:
 
 def has_readable_name(info: ObjectInfo) -> bool:
     """Return whether loaders can read a file of this name; the manifest does not count the bytes of other files."""
-    return is_text(info.name) and not any(character in FORBIDDEN for character in info.name)
+    return is_text(info.name) and not any(character in info.name for character in FORBIDDEN)
 
 
 def is_text(name: str) -> bool:

@@ -78,7 +78,7 @@ def name_parts(name: str) -> tuple[str, ...]:
     num_bytes = len(name_bytes(name))
     if num_bytes > MAX_NAME_BYTES:
         raise SourceError(f"its name has {num_bytes:,} bytes, at most {MAX_NAME_BYTES:,} are taken")
-    if any(character in FORBIDDEN for character in name):
+    if any(character in name for character in FORBIDDEN):
         raise SourceError("its name holds a backslash, NUL or line end")
     if name.startswith("/") or _DRIVE.match(name):
         raise SourceError("its name is absolute, expected a relative one")

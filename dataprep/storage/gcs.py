@@ -461,7 +461,8 @@ class GCSStorage:
 
 
 def _info(name: str, blob: Blob) -> base.ObjectInfo:
-    return base.ObjectInfo(name, blob.size, blob.crc32c, blob.generation, version=blob.generation)
+    generation = blob.generation
+    return base.ObjectInfo(name, blob.size, blob.crc32c, generation, version=generation)
 
 
 def _content_type(name: str) -> str:

@@ -35,6 +35,9 @@ _WORTH_RETRYING = {None, 408, 429, 500, 502, 503, 504}
 _STATUS = re.compile(r"status code: (\d{3})")
 _WHOLE = re.compile("non-partial response|Content-Length Header missing|Range request not supported")
 _runtime_pid: int | None = None
+opening = threading.Lock()
+"""Held while a store of obstore is opened: 64 threads that begin at once would open as many, with a connection and all
+certificates of the system for each, in half a second."""
 
 
 def read_range(
@@ -66,7 +69,8 @@ def read_range(
     import obstore
     from obstore.exceptions import GenericError
 
-    store = _store(bucket, gcs_client.emulator_url(), gcs_client.billing_project(), deadlines)
+    with opening:
+        store = _store(bucket, gcs_client.emulator_url(), gcs_client.billing_project(), deadlines)
     # Obstore's own retries are off: they leave out 429.
     retry = gcs_client.retry_policy(is_worth_retrying, deadlines=deadlines, status_of=status_in_text, counted=True)
 

@@ -17,7 +17,6 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 from http import HTTPStatus
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -28,7 +27,7 @@ from dataprep.messages import first_line, quoted
 from dataprep.storage import base
 from dataprep.storage.errors import GO_ON, READ_LESS_AT_ONCE, missing
 from dataprep.storage.gcs_client import Deadlines, request_timeout_s, retry_policy
-from dataprep.storage.gcs_transfers import is_whole, is_worth_retrying, runtime_is_of_parent, status_in_text
+from dataprep.storage.gcs_transfers import is_whole, is_worth_retrying, opening, runtime_is_of_parent, status_in_text
 from dataprep.storage.readonly import ReadOnlyStorage
 
 if TYPE_CHECKING:
@@ -74,6 +73,7 @@ class RemoteStorage(ReadOnlyStorage):
             raise UsageError(f"{quoted(url)} does not name a place; expected {self.example}")
         self._prefix = base.check_prefix(prefix)
         self._deadlines = deadlines
+        self._opened: ObjectStore | None = None
         self.url = f"{scheme.lower()}://{self._bucket}/{self._prefix}".rstrip("/")
 
     def __reduce__(self) -> tuple[type[RemoteStorage], tuple[str, Deadlines | None]]:
@@ -155,11 +155,6 @@ class RemoteStorage(ReadOnlyStorage):
 
     def _retried(self, request: Callable[[], T]) -> T:
         """Call with retries; obstore's own are off, because they leave out 429 and know no deadlines."""
-        if runtime_is_of_parent():
-            raise UsageError(
-                f"{self.url}: this process was forked after its parent had read from {self.kind}, and cannot; start "
-                'workers with "spawn" or "forkserver", in PyTorch DataLoader(…, multiprocessing_context="spawn")'
-            )
 
         def may_pass(error: BaseException) -> bool:
             text = str(error)
@@ -171,8 +166,18 @@ class RemoteStorage(ReadOnlyStorage):
         found: T = retry(request)()
         return found
 
-    @cached_property
+    @property
     def _store(self) -> ObjectStore:
+        if runtime_is_of_parent():
+            raise UsageError(
+                f"{self.url}: this process was forked after its parent had read from {self.kind}, and cannot; start "
+                'workers with "spawn" or "forkserver", in PyTorch DataLoader(…, multiprocessing_context="spawn")'
+            )
+        with opening:
+            self._opened = self._opened or self._open_store()
+            return self._opened
+
+    def _open_store(self) -> ObjectStore:
         from obstore.exceptions import BaseError
 
         stall_s = request_timeout_s(self._deadlines)

@@ -39,7 +39,11 @@ def test_many_concurrent_library_calls_succeed_over_shared_connections(gcs: GCSE
 
 def test_clients_are_made_once_a_process(gcs: GCSEmulator, storage: GCSStorage) -> None:
     assert gcs_client.client() is gcs_client.client()
-    assert gcs_transfers._store(storage.bucket, gcs.url, "") is gcs_transfers._store(storage.bucket, gcs.url, "")
+    storage.create("x", b"1")
+    gcs_transfers._store.cache_clear()
+    with ThreadPoolExecutor(64) as threads:
+        assert set(threads.map(lambda _: storage.read_range("x", 0, 1), range(64))) == {b"1"}
+    assert gcs_transfers._store.cache_info().misses == 1
 
 
 def test_the_address_of_the_emulator_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch):

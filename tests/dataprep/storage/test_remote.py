@@ -81,6 +81,19 @@ def test_a_listing_of_several_pages_goes_on_after_a_fault(s3, monkeypatch):
     assert found + [info.name for info in listing] == [f"{number:03}" for number in range(7)]
 
 
+def test_threads_that_begin_at_once_share_one_client(s3):
+    """In a process whose first reads they are, as in a worker."""
+    script = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "from dataprep.storage import open_storage\n"
+        "storage = open_storage('s3://bucket/pics')\n"
+        "with ThreadPoolExecutor(64) as threads:\n"
+        "    print(len(set(map(id, threads.map(lambda _: storage._store, range(64))))))"
+    )
+    done = run_python(script)
+    assert done.stdout == "1\n", done
+
+
 def test_what_is_not_there(s3):
     storage = open_storage("s3://bucket/pics")
     assert storage.stat("absent") is None
