@@ -19,7 +19,6 @@ from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.errors import UsageError
 from dataprep.host.cpu import cores_of_rank
 from dataprep.messages import counted, did_you_mean, there_are
-from dataprep.storage.gcs_client import bill
 from loaders.decode.crop import CropGroup, RandomCrop
 from loaders.decode.decoders import MAX_VIEWS, Backend, Interpolation
 from loaders.order import BLOCK_BYTES, NUM_STREAMS, WINDOW
@@ -431,7 +430,10 @@ class LoaderConfig:
             value, check = getattr(self, each.name), each.metadata["check"]
             if check is not None and (value is not None or each.default is not None):
                 object.__setattr__(self, each.name, check(each.name, value))
-        bill(self.billing_project)
+        if self.billing_project:
+            from dataprep.storage.gcs_client import bill  # here: few loaders read from Cloud Storage
+
+            bill(self.billing_project)
         _ = self.crop  # checks the ranges of scale, ratio and flip
         transform = self.transform
         fault = transform_fault(transform)

@@ -425,13 +425,18 @@ class _Stream:
         first = self._first_piece(window)
         self._next_window = window
         self._start = int(stops[first - 1]) if first else 0
-        self._samples: list[tuple[Piece, int, int]] = []
+        self._pieces: list[Piece] = []
+        self._counts: Counter[int] = Counter()
+        """Samples of the share in each planned piece."""
+        self._samples: list[tuple[int, int]] = []
+        """Index of the piece, and sample, of each planned turn."""
 
     def at(self, turn: int) -> tuple[Piece, int, int]:
         """Return piece, sample and the share's count of the piece for a turn; turns must not go back."""
         while turn >= self._start + len(self._samples):
             self._plan_next()
-        return self._samples[turn - self._start]
+        index, sample = self._samples[turn - self._start]
+        return self._pieces[index], sample, self._counts[index]
 
     def is_planned(self, turn: int) -> bool:
         """Whether a turn is among those that were planned last."""
@@ -440,13 +445,15 @@ class _Stream:
     def _plan_next(self) -> None:
         """Plan the next windows: mix the samples of each, and count how many of each piece belong to the share."""
         self._start += len(self._samples)
-        samples: list[tuple[Piece, int]] = []
+        pieces: list[Piece] = []
+        samples: list[tuple[int, int]] = []
         windows: list[int] = []
         last = self._layout.num_pieces(self._number)
         while len(samples) < _PLANNED_SAMPLES and (first := self._first_piece(self._next_window)) < last:
             for index in range(first, min(self._first_piece(self._next_window + 1), last)):
                 piece = self._layout.piece(self._number, index)
-                samples += [(piece, sample) for sample in range(piece.first, piece.stop)]
+                samples += [(len(pieces), sample) for sample in range(piece.first, piece.stop)]
+                pieces.append(piece)
             windows += [self._next_window] * (len(samples) - len(windows))
             self._next_window += 1
         order, lap = self._layout.order, self._layout.lap
@@ -463,14 +470,17 @@ class _Stream:
             start=self._start,
         )
         mixed = [samples[index] for index in np.lexsort((words, np.asarray(windows, np.int64))).tolist()]
-        counts = Counter(piece for turn, (piece, _) in enumerate(mixed, self._start) if self._is_shared(turn))
-        self._samples = [(piece, sample, counts[piece]) for piece, sample in mixed]
+        self._pieces, self._samples = pieces, mixed
+        self._counts = Counter(index for index, _ in mixed[self._shared()])
 
-    def _is_shared(self, turn: int) -> bool:
-        """Whether the sample of a turn belongs to the share."""
-        position = turn * self._layout.order.num_streams + self._number
-        share = self._share
-        return turn >= share.first_turn and position % share.world_size == share.remainder
+    def _shared(self) -> slice:
+        """Return which turns from the first planned one on belong to the share."""
+        share, streams = self._share, self._layout.order.num_streams
+        begin, step = max(self._start, share.first_turn), share.world_size // math.gcd(streams, share.world_size)
+        for turn in range(begin, begin + step):
+            if (turn * streams + self._number) % share.world_size == share.remainder:
+                return slice(turn - self._start, None, step)
+        return slice(0)
 
     def _first_piece(self, window: int) -> int:
         """Return the first piece of a window; windows are staggered, so that streams do not all read at once."""
