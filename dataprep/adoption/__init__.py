@@ -7,9 +7,9 @@ labels.py    integers and the names of their classes, or texts that become class
 run.py       writes index and manifest
 """
 
-from dataprep.adoption.find import ADOPTABLE, Found, FoundShard, HeadFiles, find, head_files, with_class_names
+from dataprep.adoption.find import ADOPTABLE, AdoptRequest, Found, FoundShard, HeadFiles, find, head_files
 from dataprep.adoption.labels import NO_LABELS, read_class_names
-from dataprep.adoption.run import Adoption, AdoptRequest, adopt
+from dataprep.adoption.run import Adoption, adopt
 from dataprep.adoption.shards import Progress
 
 __all__ = [
@@ -25,5 +25,4 @@ __all__ = [
     "find",
     "head_files",
     "read_class_names",
-    "with_class_names",
 ]

@@ -104,37 +104,65 @@ class Found:
         return any(images.root_depth == 0 and images.has_classes for images in self.images.values())
 
 
-def find(
-    storage: Storage,
-    *,
-    format_name: str = "auto",
-    splits: Sequence[tuple[str, str]] = (),
-    labels: str | None = None,
-    heads: Sequence[int] = (),
-    head: HeadFiles | None = None,
-) -> Found:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AdoptRequest:
+    """What to adopt, and where to put the index."""
+
+    url: str
+    index_url: str | None = None
+    """URL for the index; None writes it next to the data."""
+    splits: tuple[tuple[str, str], ...] = ()
+    """Names of splits, each with the pattern of its files; if empty, the files' names decide."""
+    format: str = "auto"
+    labels: str | None = None
+    """Field that holds the label, `none` for no labels, or None for the usual fields."""
+    class_names: tuple[str, ...] = ()
+    """Name of each class, for labels that are integers."""
+    shuffled: bool = False
+    """Whether the samples are in random order already."""
+    digest: bool = False
+    """Whether to read every image for its CRC32C."""
+    overwrite: bool = False
+    heads: tuple[int, ...] = ()
+    """Ascending numbers of images of a folder's split `train` that the index lists first; see `head_files`."""
+
+
+def find(storage: Storage, request: AdoptRequest, head: HeadFiles | None = None) -> Found:
     """Find the data at a storage by the names of the files.
 
     Args:
-        format_name: One of ADOPTABLE.
-        splits: Names of splits, each with the pattern of its files; if empty, the files' names decide.
-        labels: Field that holds the label, NO_LABELS, or None for the usual fields.
-        heads: Numbers of images of a folder that the index lists first, ascending; see `head_files`.
         head: The part of a folder's files that `head_files` lists; None: all files.
 
     Raises:
-        UsageError: No file can be adopted, or the choice is ambiguous without further options.
+        UsageError: No file can be adopted, the choice is ambiguous without further options, or the data have no labels,
+            named classes already, or another number of classes than names.
         SourceError: A TFDS description cannot be read, or names files that do not exist.
     """
+    found, names = _found(storage, request, head), request.class_names
+    if not names:
+        return found
+    if request.labels == NO_LABELS:
+        raise UsageError(f"`class_names` with `labels` {NO_LABELS}: expected one of them")
+    if found.images:
+        raise UsageError("`class_names`: the classes of an image folder are its folders; leave it out")
+    if found.classes is not None and len(found.classes) != len(names):
+        raise UsageError(
+            f"`class_names`: {len(names):,} names, but the data have {counted(len(found.classes), 'class')}"
+        )
+    return replace(found, classes=names)
+
+
+def _found(storage: Storage, request: AdoptRequest, head: HeadFiles | None) -> Found:
+    splits, labels = request.splits, request.labels
     for split, _ in splits:
         _check_split(split)
     listing = _listing(storage) if head is None else head.files
     if not listing:
         raise UsageError(f"{storage.url}: no files found; check the URL")
-    format_name = _format_of(storage, listing) if format_name == "auto" else format_name
+    format_name = _format_of(storage, listing) if request.format == "auto" else request.format
     name = storage.url.rstrip("/").rpartition("/")[2] or "data"
     if FORMATS[format_name].one_file_per_image:
-        return _find_folder(storage, name, listing, splits, labels, (heads, head))
+        return _find_folder(storage, name, listing, request, head)
     if format_name == "tfrecord" and any(info.name == DATASET_INFO for info in listing):
         return _find_tfds(storage, listing, splits, labels)
     files = [info for info in listing if SHARD_NAMES[format_name].search(info.name)]
@@ -152,29 +180,6 @@ def find(
     classes = () if labels == NO_LABELS else None
     pictures = tuple(info.name for info in listing if is_readable_image(info.name) and not is_hidden_name(info.name))
     return Found(kind=kind, format=format_name, name=name, shards=shards, pictures=pictures, classes=classes)
-
-
-def with_class_names(found: Found, names: tuple[str, ...], labels: str | None) -> Found:
-    """Give names to the classes of data whose labels are integers, and return the data.
-
-    Args:
-        names: Name of each class; if empty, the data stay as they are.
-        labels: As for `find`.
-
-    Raises:
-        UsageError: The data have no labels, have named classes already, or have another number of classes.
-    """
-    if not names:
-        return found
-    if labels == NO_LABELS:
-        raise UsageError(f"`class_names` with `labels` {NO_LABELS}: expected one of them")
-    if found.images:
-        raise UsageError("`class_names`: the classes of an image folder are its folders; leave it out")
-    if found.classes is not None and len(found.classes) != len(names):
-        raise UsageError(
-            f"`class_names`: {len(names):,} names, but the data have {counted(len(found.classes), 'class')}"
-        )
-    return replace(found, classes=names)
 
 
 def assign_splits(
@@ -536,16 +541,13 @@ class _Features(Struct, rename="camel"):
 
 
 def _find_folder(
-    storage: Storage,
-    name: str,
-    listing: Sequence[ObjectInfo],
-    splits: Sequence[tuple[str, str]],
-    labels: str | None,
-    heads: tuple[Sequence[int], HeadFiles | None],
+    storage: Storage, name: str, listing: Sequence[ObjectInfo], request: AdoptRequest, head: HeadFiles | None
 ) -> Found:
+    labels = request.labels
     if labels not in (None, NO_LABELS):
         raise UsageError(f"`labels` {labels}: the label of an image folder is the folder; expected {NO_LABELS}")
-    images, classes = find_folder_images(storage, listing, folder_splits(storage, listing, splits), *heads)
+    folders = folder_splits(storage, listing, request.splits)
+    images, classes = find_folder_images(storage, listing, folders, request.heads, head)
     return Found(
         kind="imagefolder",
         format="imagefolder",

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby, islice
 
-from dataprep.adoption.find import Found, FoundShard, HeadFiles, find, left_out, with_class_names
+from dataprep.adoption.find import AdoptRequest, Found, FoundShard, HeadFiles, find, left_out
 from dataprep.adoption.labels import FROM_ONE, NO_LABELS, distinct_keys, key_hash, listed_fields, shard_prefixes
 from dataprep.adoption.records import APART, DOTTED, Description, describe
 from dataprep.adoption.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
@@ -54,29 +54,6 @@ _INDEX_FILE = re.compile(r"index/[^/]+\.parquet")
 MAX_INTENT_BYTES = 64 << 20
 """Maximum size of that file; an index has at most 99,999 parts a split."""
 _ADVICE = f"remove {BUILD}/"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdoptRequest:
-    """What to adopt, and where to put the index."""
-
-    url: str
-    index_url: str | None = None
-    """URL for the index; None writes it next to the data."""
-    splits: tuple[tuple[str, str], ...] = ()
-    """Names of splits, each with the pattern of its files; if empty, the files' names decide."""
-    format: str = "auto"
-    labels: str | None = None
-    """Field that holds the label, `none` for no labels, or None for the usual fields."""
-    class_names: tuple[str, ...] = ()
-    """Name of each class, for labels that are integers."""
-    shuffled: bool = False
-    """Whether the samples are in random order already."""
-    digest: bool = False
-    """Whether to read every image for its CRC32C."""
-    overwrite: bool = False
-    heads: tuple[int, ...] = ()
-    """Ascending numbers of images of a folder's split `train` that the index lists first; see `head_files`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +125,7 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: 
             f"{index.url}: a build is under way there; finish it, or keep the index elsewhere: `index` DIR"
         )
     progress.step("listing")
-    found = find(
-        data, format_name=request.format, splits=request.splits, labels=request.labels, heads=request.heads, head=head
-    )
-    found = with_class_names(found, request.class_names, request.labels)
+    found = find(data, request, head)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
             f"{data.url}: its folders are the classes, and torchvision would take index/ next to them for "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from dataprep.adoption import NO_LABELS, Adoption, AdoptRequest, Found, find, read_class_names, with_class_names
+from dataprep.adoption import NO_LABELS, Adoption, AdoptRequest, Found, find, read_class_names
 from dataprep.adoption import adopt as adopt_data
 from dataprep.adoption.shards import ReadJob, read_first
 from dataprep.arguments import LABELS, OTHER, READ, WRITE, Pairs, Place, command_of, function_of, option, request
@@ -148,12 +148,10 @@ def _run(asked: Adopt, viewer: Viewer) -> Adoption:
 
 def _looked_at(asked: Adopt, viewer: Viewer) -> Mapping[str, Any]:
     """Look at the data and read the first shard; nothing is written."""
-    adoption = asked.adoption()
     with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
         progress.step("listing")
         data = open_linked(str(asked.url))
-        found = find(data, format_name=asked.format, splits=adoption.splits, labels=asked.labels)
-        found = with_class_names(found, adoption.class_names, asked.labels)
+        found = find(data, asked.adoption())
         summary = _found_summary(str(asked.url), found)
         if found.images:
             return summary

@@ -196,13 +196,14 @@ def test_a_head_is_what_the_whole_index_begins_with(tmp_path_factory, tree, head
             head = head_files(storage, images)
             if head is None:
                 break  # as loaders do: the next head is of a folder that has this one
-            known = find(storage, heads=heads[:number], head=head)
-            whole = find(storage, heads=heads)
+            known = find(storage, AdoptRequest(url=storage.url, heads=tuple(heads[:number])), head)
+            whole = find(storage, AdoptRequest(url=storage.url, heads=tuple(heads)))
             cuts = whole.images["train"].heads
             assert known.images["train"].heads == cuts[:number]
             assert known.classes == whole.classes
             assert known.images["train"].files == whole.images["train"].files[: cuts[number - 1]]
-            names = [sorted(info.name for _, info in each.images["train"].files) for each in (whole, find(storage))]
+            plain = find(storage, AdoptRequest(url=storage.url))
+            names = [sorted(info.name for _, info in each.images["train"].files) for each in (whole, plain)]
             assert names[0] == names[1]
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adoption import find
+from dataprep.adoption import AdoptRequest, find
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
@@ -29,24 +29,28 @@ def test_data_of_a_build_can_be_adopted_without_their_manifest(finished, tmp_pat
         assert read_all(copy)[1] == before
 
 
+def found_in(storage, *splits):
+    return find(storage, AdoptRequest(url=storage.url, splits=splits))
+
+
 def test_splits_are_found_by_file_names_or_given_patterns(tmp_path):
     for name in ("a-train-0", "a-train-1", "a-val-0", "extra"):
         tar_of(tmp_path / f"{name}.tar", [(f"{name}.jpg", image_of(1))])
     storage = open_linked(str(tmp_path))
     with pytest.raises(UsageError, match=r"train, val, and others whose names have no split \('extra\.tar'\)"):
-        find(storage)
+        found_in(storage)
     (tmp_path / "extra.tar").unlink()
-    assert [(shard.split, shard.name) for shard in find(storage).shards] == [
+    assert [(shard.split, shard.name) for shard in found_in(storage).shards] == [
         ("train", "a-train-0.tar"), ("train", "a-train-1.tar"), ("val", "a-val-0.tar"),
     ]  # fmt: skip
-    found = find(storage, splits=[("train", "*-1.tar"), ("dev", "*val*")])
+    found = found_in(storage, ("train", "*-1.tar"), ("dev", "*val*"))
     assert [(shard.split, shard.name) for shard in found.shards] == [("dev", "a-val-0.tar"), ("train", "a-train-1.tar")]
     with pytest.raises(UsageError, match=r"no file for `split` test=t\*"):
-        find(storage, splits=[("test", "t*")])
+        found_in(storage, ("test", "t*"))
     with pytest.raises(UsageError, match=r"`split` a and b; expected one of them"):
-        find(storage, splits=[("a", "*"), ("b", "*val*")])
+        found_in(storage, ("a", "*"), ("b", "*val*"))
     with pytest.raises(UsageError, match=r"split '\.\./x', expected a name"):
-        find(storage, splits=[("../x", "*")])
+        found_in(storage, ("../x", "*"))
 
 
 NOTHING = {

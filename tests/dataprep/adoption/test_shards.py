@@ -2,7 +2,7 @@
 
 import pytest
 
-from dataprep.adoption.find import find
+from dataprep.adoption.find import AdoptRequest, find
 from dataprep.adoption.shards import ReadJob, read_shards
 from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.adopted import open_linked
@@ -24,7 +24,12 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_shards_are_read_in_their_order(folder, tmp_path, workers):
-    job = ReadJob(data_url=str(folder), found=find(open_linked(str(folder))), labels=None, digest=True)
+    job = ReadJob(
+        data_url=str(folder),
+        found=find(open_linked(str(folder)), AdoptRequest(url=str(folder))),
+        labels=None,
+        digest=True,
+    )
     rows = tmp_path / "rows"
     rows.mkdir()
     results = read_shards(job, rows, AdoptProgress(quiet=True), workers)
@@ -41,6 +46,11 @@ def test_shards_are_read_in_their_order(folder, tmp_path, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_damaged_shard_is_named(folder, tmp_path, workers):
     (folder / "1.tar").write_bytes((folder / "1.tar").read_bytes()[:700])
-    job = ReadJob(data_url=str(folder), found=find(open_linked(str(folder))), labels=None, digest=False)
+    job = ReadJob(
+        data_url=str(folder),
+        found=find(open_linked(str(folder)), AdoptRequest(url=str(folder))),
+        labels=None,
+        digest=False,
+    )
     with pytest.raises(SourceError, match=r"1\.tar"):
         read_shards(job, tmp_path, AdoptProgress(quiet=True), workers)
