@@ -232,8 +232,6 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
 
 @dataclass(frozen=True, slots=True)
 class FolderImages:
-    """The images of one split."""
-
     files: Sequence[tuple[int, ObjectInfo]]
     """Files in ImageFolder's order, each with the position of its class; those of each head before all others."""
     root_depth: int

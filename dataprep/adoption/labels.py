@@ -131,7 +131,6 @@ def text_classes(found: Iterable[ShardLabels], samples: int, *, where: str) -> t
 
 
 def too_many_texts(texts: set[str], samples: int, *, where: str) -> SourceError:
-    """Return the error for texts that are too many for classes."""
     listed = ", ".join(map(shown, nsmallest(3, texts)))
     return SourceError(
         f"{where}: labels are text with {len(texts):,} different values for {samples:,} samples ({listed}, ...): "
@@ -174,7 +173,6 @@ def key_from(text: str) -> str:
 
 
 def key_in_shard(shard: str, key: str) -> str:
-    """Return a key for a sample that has none."""
     return _fitted(f"{_prefix(shard)}/{key}")
 
 

@@ -322,7 +322,6 @@ class _Record:
             raise self._error(f"{error}; expected a tf.train.Example") from error
 
     def shapes(self) -> Iterator[FeatureShape]:
-        """Yield the shapes of all features."""
         for name, feature in self._features.items():
             yield FeatureShape(name, feature.kind, self._is_single(feature))
 

@@ -590,7 +590,6 @@ def _distinct(pairs: Sequence[tuple[FoundShard, ReadShard]]) -> Iterator[pa.Tabl
 
 
 def _sorted_hashes(results: Iterable[ReadShard]) -> NDArray[np.uint64]:
-    """Return the hashes of the keys of some shards."""
     return np.sort(np.concatenate([result.key_hashes for result in results]))
 
 

@@ -82,8 +82,6 @@ class ReadJob:
 
 @dataclass(frozen=True, slots=True)
 class ReadShard:
-    """The content of one shard."""
-
     index: int
     """Position among all shards of all splits."""
     rows_file: Path

@@ -228,8 +228,6 @@ def cards_of(manifest: Manifest) -> dict[str, bytes]:
 
 
 def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
-    """Write the missing cards, and return their names."""
-
     def write(card: tuple[str, bytes]) -> list[str]:
         name, data = card
         try:

@@ -384,8 +384,6 @@ _ABSENT = {
 
 
 class _Split(NamedTuple):
-    """The originals of a split."""
-
     images: int
     """Number of images, or of rows of tables, including rejected ones."""
     shards: int

@@ -190,7 +190,6 @@ class Recipe(ABC):
 
 
 def recipe_of(dataset: str) -> Recipe:
-    """Return the recipe of a dataset. Raises UsageError if there is no dataset of that name."""
     known = recorded_class(dataset)
     if known is None:
         raise UsageError(f"no dataset is called {dataset!r}; expected one of {', '.join(BUILT)}")
@@ -199,7 +198,6 @@ def recipe_of(dataset: str) -> Recipe:
 
 @cache
 def recipe_named(name: str) -> Recipe:
-    """Return the recipe of that name in RECIPES."""
     return cast(Recipe, load(RECIPES[name]))
 
 

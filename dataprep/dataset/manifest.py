@@ -194,7 +194,6 @@ def _sha256_faults(where: str, value: str, name: str = "sha256") -> Iterator[str
 
 
 def schema_version(splits: Iterable[SplitManifest]) -> str:
-    """Return the schema version of a manifest with these splits."""
     return PARTS_VERSION if any("parts" in split.index for split in splits) else SCHEMA_VERSION
 
 
@@ -210,7 +209,6 @@ def source_entry(split: str, source: PlannedSource, enumeration_sha256: str | No
 
 
 def shard_entry(receipt: ShardReceipt) -> ShardEntry:
-    """Return the manifest's entry for a shard."""
     return {
         "file": receipt.file,
         "samples": receipt.samples,

@@ -189,8 +189,6 @@ class EncodeOptions:
 
 @dataclass(slots=True)
 class EncodedImage:
-    """An image to store."""
-
     data: bytes
     width: int
     height: int
@@ -499,8 +497,6 @@ class RowOptions:
 
 @dataclass(slots=True)
 class RowResult:
-    """The result of a row."""
-
     status: str = ""
     """One of STATUSES."""
     reason: str = ""

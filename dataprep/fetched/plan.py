@@ -131,7 +131,6 @@ def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress
 
 
 def laion_of(plan: Plan) -> tuple[laion.LaionTables, LaionOptions]:
-    """Return the tables of a plan, and its options."""
     at, details = f"$.{plan.options.dataset}", plan.details or {}
     tables = convert(details.get("tables"), laion.LaionTables, where="plan", at=f"{at}.tables", advice="build it again")
     return tables, LaionOptions(

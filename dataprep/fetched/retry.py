@@ -227,7 +227,6 @@ def id_of_plan(storage: Storage) -> str:
 
 
 def no_plan(storage: Storage, problem: str) -> FormatError:
-    """Return the error for an invalid plan."""
     return FormatError(f"{storage.url_of(RETRY_JSON)}: not a plan of a retry: {problem}; {_ADVICE}")
 
 

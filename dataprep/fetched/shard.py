@@ -130,7 +130,6 @@ Renderer = Callable[[Sequence[Value], bytes, ShardSchema], Record]
 
 
 def schema_with(table_columns: Sequence[Column], options: collecting.RowOptions) -> ShardSchema:
-    """Return the columns of a build from the columns of its table."""
     carried: list[Column] = []
     taken = set(_TAKEN) | {column.name for column in table_columns}
     for column in table_columns:

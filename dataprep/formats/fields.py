@@ -166,7 +166,6 @@ class _TarRecord:
         return data + bytes(max(0, min(num_bytes, self.num_bytes - offset) - len(data)))
 
     def content(self, member: Member) -> bytes:
-        """Return the bytes of a member."""
         return bytes(self._record[member.offset : member.offset + member.num_bytes])
 
 
@@ -236,7 +235,6 @@ def _value(read: Callable[[int, int], bytes], feature: Feature) -> Any:
 
 
 def _known(name: str, existing: Container[str]) -> str | None:
-    """Return the name under which a field exists, or None."""
     candidates = (name, *CAPTIONS) if name in CAPTIONS else (name,)
     return next((candidate for candidate in candidates if candidate in existing), None)
 

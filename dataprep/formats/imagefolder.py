@@ -69,7 +69,6 @@ class ImageFolderFormat(ShardFormat):
         raise FormatError("a shard of an image folder is not a file; read the images that its index names")
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
-        """Return nothing: the names of the folders are the only metadata."""
         return {}
 
 
@@ -145,7 +144,6 @@ def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:
 
 
 def metadata_file(split: str) -> str:
-    """Return the name of the annotation file of a split."""
     return f"{split}/metadata.jsonl"
 
 

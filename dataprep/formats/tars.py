@@ -177,7 +177,6 @@ class _Walk:
         self._reader, self._stop, self._within = reader, stop, within
 
     def block(self, position: int) -> bytes:
-        """Return the header block at a position."""
         header = self._read(position, BLOCK_BYTES)
         if len(header) < BLOCK_BYTES:
             raise self._error(
@@ -222,7 +221,6 @@ class _Walk:
             self._extend_pax(extensions, data, position, is_global=kind == b"g")
 
     def member(self, header: bytes, kind: bytes, position: int, num_bytes: int, extensions: _Extensions) -> Member:
-        """Return the member that a header describes."""
         raw = extensions.name if extensions.name is not None else _header_name(header)
         name = raw.decode("utf-8", "surrogateescape")
         if extensions.num_bytes is not None:

@@ -38,7 +38,6 @@ class TfdsNames:
             raise UsageError(f"`tfds_version`: got {quoted(self.version)}, expected a version such as 5.1.0")
 
     def split(self, name: str) -> str:
-        """Return the name of a split."""
         return self.val if name == "val" else name
 
 

@@ -111,8 +111,6 @@ READ_ALL = Reading()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SplitRequest:
-    """Request for the images of a split."""
-
     split: str
     allow_partial: bool
     """Accept the existing files, even if counts and classes differ from the published ones."""

@@ -142,8 +142,6 @@ class Category(msgspec.Struct):
 
 
 class Caption(msgspec.Struct):
-    """A caption of an image."""
-
     id: int
     image_id: int
     caption: str
@@ -178,8 +176,6 @@ class Segment(msgspec.Struct):
 
 
 class Instance(Segment, kw_only=True):
-    """An object."""
-
     image_id: int
     segmentation: Any = None
 
@@ -192,8 +188,6 @@ class Instance(Segment, kw_only=True):
 
 
 class Person(Instance, kw_only=True):
-    """A person with keypoints."""
-
     keypoints: list[float]
     num_keypoints: int
 
@@ -448,14 +442,12 @@ class _Spill:
         return len(self._images)
 
     def add(self, image: int, value: Values) -> None:
-        """Append a value of an image."""
         place = self._scratch.append(json.dumps(value, separators=(",", ":")).encode())
         self._images.append(image)
         self._offsets.append(place.offset)
         self._end = place.offset + place.num_bytes
 
     def count_of_others(self, images: Sequence[int]) -> int:
-        """Return the number of values whose image is not one of these."""
         return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
 
     def of(self, image: int) -> Iterator[Values]:

@@ -88,8 +88,6 @@ def top_level_items(stream: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class AnnotationFile:
-    """A file of annotations."""
-
     url: str
     """URL, for messages."""
     source: SourceFile
@@ -323,7 +321,6 @@ class _StreamReader:
         self.num_bytes = stream.seek(0, io.SEEK_END)
 
     def read_apart(self, offset: int, num_bytes: int) -> bytes:
-        """Return the bytes at an offset."""
         self._stream.seek(offset)
         return self._stream.read(max(0, min(num_bytes, self.num_bytes - offset)))
 

@@ -234,7 +234,6 @@ class _SplitReader:
             )
 
     def _label(self, number: int, label: str | None) -> int:
-        """Return the number of a label."""
         if label is None:
             self._unlabelled = number if self._unlabelled is None else self._unlabelled
             return NO_LABEL

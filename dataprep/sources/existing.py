@@ -318,7 +318,6 @@ class SplitReader:
         """Shard of the first sample, and its place there; None if there is no sample."""
 
     def read(self, values: StoredValues, progress: Progress | None) -> None:
-        """Read all shards of the split."""
         table = self._opened_index()
         for number, shard in enumerate(self._split.shards):
             rows = table.read_group(number)

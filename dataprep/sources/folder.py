@@ -268,8 +268,6 @@ _PICTURES = Codec(_encode, _decode, "the list of images")
 
 
 class _Row(NamedTuple):
-    """One row of the metadata."""
-
     path: bytes
     """Path of its image, below the root."""
     number: int
@@ -658,7 +656,6 @@ class _OddRows:
         self._first: list[tuple[int, str]] = []
 
     def add(self, row: _Row, *, is_second: bool) -> None:
-        """Take a row."""
         self._count += 1
         if len(self._first) < SHOWN_PROBLEMS or row.number < self._first[-1][0]:
             image = shown(row.path.decode("utf-8", "surrogateescape"))
@@ -668,7 +665,6 @@ class _OddRows:
             del self._first[SHOWN_PROBLEMS:]
 
     def refuse(self, problems: Problems) -> None:
-        """Add a problem for each row."""
         for _, text in self._first:
             problems.note(text)
         problems.count += self._count - len(self._first)

@@ -32,8 +32,6 @@ PassOver: TypeAlias = Callable[[str], bool]
 
 
 class FolderFile(NamedTuple):
-    """One file below a folder."""
-
     parts: tuple[str, ...]
     """Components of the file's path below the folder."""
     num_bytes: int

@@ -80,8 +80,6 @@ _NO_LETTERS = re.compile(r"[^a-z]+")
 
 
 class TableRow(NamedTuple):
-    """One row of a table."""
-
     number: int
     """Number, from 1, of the line in a text file or the row in a parquet file, as messages name it."""
     image: Any
@@ -92,8 +90,6 @@ class TableRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ImageTable:
-    """One file of a table."""
-
     root: Storage
     name: str
     """Relative to the root."""
@@ -119,8 +115,6 @@ class ImageTable:
 
 @dataclass(frozen=True, slots=True)
 class TableColumns:
-    """The columns of a table."""
-
     kinds: Mapping[str, Kind]
     types: Mapping[str, str]
     """Types as messages name them."""
@@ -235,13 +229,11 @@ def any_bytes(table: ImageTable, image_column: str) -> bool:
 
 
 def image_bytes(row: TableRow) -> bytes | None:
-    """Return the bytes of a row's image; None if it has none."""
     image = row.image.get("bytes") if isinstance(row.image, dict) else row.image
     return image if isinstance(image, bytes) else None
 
 
 def image_path(row: TableRow) -> str | None:
-    """Return the path of a row's image; None if it has none."""
     path = row.image.get("path") if isinstance(row.image, dict) else row.image
     return path if isinstance(path, str) and path else None
 
@@ -318,7 +310,6 @@ class PackedImages:
 
 
 def packed_source(table: ImageTable, *, is_unpacked: bool) -> SourceFile:
-    """Return a table as a source of a plan."""
     return SourceFile(
         table.name, table.num_bytes, table_files.table_sha256(table.root, table.name, table.num_bytes), is_unpacked
     )
@@ -607,7 +598,6 @@ def _packed(row: TableRow, offset: int, num_bytes: int, crc32c: int) -> PackedIm
 
 
 def _splits_of(name: str) -> set[str]:
-    """Return the splits in the names of a table and its folders."""
     words = _NO_LETTERS.split(PurePosixPath(name).with_suffix("").as_posix().lower())
     return {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
 

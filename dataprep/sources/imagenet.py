@@ -194,7 +194,6 @@ class Finder:
         self._labels = {wnid: label for label, wnid in enumerate(classes or ())}
 
     def label(self, wnid: str, where: str) -> int:
-        """Return the label of a class."""
         label = self._labels.get(wnid)
         if label is None and self.classes is None and WNID.fullmatch(wnid):
             label = self._labels[wnid] = len(self._labels)  # preliminary, until all classes are known
@@ -311,8 +310,6 @@ _FOLDERS = (*RELEASES, "train", "")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNet21k(base.Dataset):
-    """All images of ImageNet."""
-
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the WNIDs of the class tars or class folders."""
         return self._find(root, base.SplitRequest(split="train", allow_partial=True)).classes

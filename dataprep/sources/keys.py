@@ -146,7 +146,6 @@ def name_bytes(name: str) -> bytes:
 
 
 def at_once(error: DataprepError) -> None:
-    """Raise a problem."""
     raise error
 
 
@@ -160,7 +159,6 @@ class Problems:
         self._raised: DataprepError | None = None
 
     def add(self, error: DataprepError) -> None:
-        """Note a problem."""
         self.count += 1
         if self.count <= SHOWN_PROBLEMS:
             self._first.append(error)
@@ -216,7 +214,6 @@ def refuse_duplicates(where: str, refs: References) -> None:
 
 
 def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:
-    """Return the key of each reference in lower case."""
     keys: list[str] = pc.ascii_lower(batch.column("key")).to_pylist()
     return keys
 
@@ -283,7 +280,6 @@ def _equal_hashes(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[int]:
 
 
 def _with_hashes(chunks: Callable[[], Iterator[Chunk[T]]], hashes: set[int]) -> Iterator[tuple[str, T]]:
-    """Yield the values whose names have one of these hashes, in their order."""
     wanted = np.array(sorted(hashes), np.uint64)
     for names, value_at in chunks():
         for position in np.flatnonzero(np.isin(_hashes(names), wanted)).tolist():

@@ -80,7 +80,6 @@ class LaionDataset(NamedDataset):
         return replace(super().described_by(own), description=NAMED_DESCRIPTION, citation="")
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return no classes."""
         return ()
 
     def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
@@ -101,8 +100,6 @@ UNNAMED = replace(LAION, description=NAMED_DESCRIPTION, citation="", licence=UNS
 
 
 class Row(NamedTuple):
-    """One row of a table."""
-
     key: str
     roles: dict[str, Value]
     """Values by role, for the roles that the table has."""
@@ -145,7 +142,6 @@ class LaionTables:
 
     @property
     def shard_rows(self) -> tuple[int, ...]:
-        """Rows of each shard."""
         return tuple(file.rows_of(part) for file in self.files for part in range(file.parts))
 
     @property
@@ -169,7 +165,6 @@ class LaionTables:
         raise UsageError(f"shard {index} past the end: the tables have {self.num_shards:,} shards")
 
     def document(self) -> dict[str, object]:
-        """Return the tables as JSON values."""
         return asdict(self)
 
 

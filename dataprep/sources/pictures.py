@@ -167,8 +167,6 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Place of a value, for messages."""
-
     column: str
     row: str
     leave_out: str = LEAVE_OUT
@@ -188,7 +186,6 @@ class _TextTypes:
         self._has_values = False
 
     def add(self, value: str, place: _Place) -> None:
-        """Take one value."""
         if value == "":
             self._empty = self._empty or place.row
         elif _NO_NUMBER.fullmatch(value):
@@ -202,7 +199,6 @@ class _TextTypes:
         return text
 
     def feature(self, name: str, *, has_default: bool, leave_out: str = LEAVE_OUT) -> Feature:
-        """Return the type of all values."""
         kind = next(iter(self._fits)) if self._fits and self._has_values else "text"
         if kind != "text" and self._empty and not has_default:
             raise _no_value(name, self._empty, leave_out)
@@ -213,7 +209,6 @@ class _TextTypes:
         return Feature(kind)
 
     def typed(self, value: str, feature: Feature) -> Any:
-        """Return a value in its type."""
         return _FROM_TEXT[feature.kind](value)
 
 
@@ -295,7 +290,6 @@ class _Types:
             return text
 
     def feature(self, name: str, *, has_default: bool = False, leave_out: str = LEAVE_OUT) -> Feature:
-        """Return the type of all values."""
         place = _Place(name, next(iter(self.depths.values()), self.empty), leave_out)
         if len(self.depths) > 1 or (self.empty and 0 in self.depths):
             rows = sorted({*self.depths.values(), *filter(None, [self.empty])})
@@ -325,7 +319,6 @@ class _Types:
         return (None, next(iter(self.lengths)))
 
     def typed(self, value: Any, feature: Feature) -> Any:
-        """Return a value in its type."""
         if feature.kind != "records":
             return _as_real(value) if feature.kind == "float64" else value
         columns = _as_columns(value, _Place("", "")) or dict.fromkeys(feature.columns, ())
@@ -415,7 +408,6 @@ class OpenedDataset(OwnDataset):
         return self
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
-        """Return the classes that were found."""
         return next(iter(self.found.values())).classes
 
     def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
@@ -738,7 +730,6 @@ class Examples:
             self.add(picture)
 
     def add(self, picture: Shown) -> None:
-        """Count a picture."""
         self.count += 1
         if self.count <= SHOWN_EXAMPLES:
             self._first.append(picture.shown)

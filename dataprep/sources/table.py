@@ -123,7 +123,6 @@ class UnusableImages:
             self.add_empty(row)
 
     def add_empty(self, row: own_pictures.Shown) -> None:
-        """Note a row whose image is empty, or that has no image."""
         self._empty.add(row)
 
     def end_table(self, table: image_tables.ImageTable) -> None:
@@ -290,8 +289,6 @@ class _Picture(own_pictures.Picture):
 
 
 class _TableReader(own_pictures.PictureReader[_Picture]):
-    """Reads tables, one after the other."""
-
     columns_of = "the table"
 
     def __init__(self, root: Storage, own: base.OwnData, progress: Progress | None) -> None:
@@ -379,7 +376,6 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
     def _pictures(
         self, split: str, tables: Sequence[image_tables.ImageTable], *, is_built: bool
     ) -> SpilledItems[_Picture]:
-        """Read all rows of a split."""
         short, pictures = image_tables.stems(tables), self._collected(())
         for table in tables:
             source = image_tables.packed_source(table, is_unpacked=self._holds_bytes)

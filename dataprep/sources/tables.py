@@ -68,8 +68,6 @@ _UNPARQUET = "write it again with pyarrow or pandas"
 
 
 class Column(NamedTuple):
-    """One column of a table."""
-
     name: str
     kind: Kind
     """Type of the values; columns of text files are strings."""
@@ -95,7 +93,6 @@ class TableFile:
         return -(-self.rows // self.part_rows)
 
     def rows_of(self, part: int) -> int:
-        """Return the number of rows of one part."""
         return min(self.part_rows, self.rows - part * self.part_rows)
 
 
@@ -187,8 +184,6 @@ def largest_group(metadata: Any) -> int:
 
 
 class MetadataFile(NamedTuple):
-    """One file of metadata."""
-
     folder: tuple[str, ...]
     """Path of the folder to which its file names are relative."""
     url: str

@@ -49,8 +49,6 @@ _DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
 
 
 class Original(NamedTuple):
-    """One original image."""
-
     parts: tuple[str, ...]
     """Path below the root, as if archives were unpacked."""
     source: str
@@ -110,8 +108,6 @@ ORIGINALS = Codec(_encode, _decode, "the list of images")
 
 @dataclass(slots=True)
 class Tree:
-    """The files of a tree."""
-
     root: Storage
     problems: Problems
     images: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))

@@ -135,7 +135,6 @@ class Gates:
         self._kept: deque[Gate] = deque(maxlen=HOSTS_KEPT)
 
     def of(self, host: str) -> Gate:
-        """Return the gate of a host."""
         host = host.rstrip(".")
         gate = self._gates.get(host)
         if gate is None:
@@ -342,7 +341,6 @@ def _rules_for(agent: str, text: str) -> list[tuple[str, str]]:
 
 
 def _groups(agent: str, text: str) -> list[_Group]:
-    """Return all groups that are for `agent`, by its name or by `*`."""
     group, in_rules, groups = _Group(), False, []
     for directive, value in _directives(text):
         if directive == _SITE:
