@@ -48,9 +48,9 @@ from dataprep.dataset.views import (
 from dataprep.errors import ConflictError, UsageError, needing
 from dataprep.formats import FORMATS
 from dataprep.messages import quoted, there_are
-from dataprep.sources.existing import Existing, SplitReader, mapped, stored_fields
+from dataprep.sources.existing import Existing, SplitReader, stored_fields
 from dataprep.storage import Storage, open_storage
-from dataprep.storage.base import read_bounded
+from dataprep.storage.base import read_ahead, read_bounded
 
 if TYPE_CHECKING:
     import duckdb
@@ -408,7 +408,7 @@ class _Selection(AbstractContextManager["_Selection"]):
         def digest(ref: SampleRef) -> bytes:
             return hashlib.sha256(self._data.read_range(ref.source, ref.offset, ref.num_bytes)).digest()
 
-        found = mapped(self._data, digest, refs)
+        found = read_ahead(digest, refs, self._data.reads_in_flight)
         yield from zip(samples, (ref.key for ref in refs), found, strict=True)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
 from functools import partial
@@ -38,7 +37,7 @@ from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.image_tables import other_data
 from dataprep.sources.keys import key_of
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.storage.base import FORBIDDEN, Browsable, read_bounded
+from dataprep.storage.base import FORBIDDEN, Browsable, read_ahead, read_bounded
 from dataprep.storage.checksums import crc32c_of
 
 IMAGES_PER_SHARD = 2048
@@ -279,8 +278,8 @@ def head_files(storage: Browsable, images: int) -> HeadFiles | None:
         return None
     root = f"{HEAD_SPLIT}/" if named else ""
     chosen, of_folder = _head(own, images)
-    with ThreadPoolExecutor(_LISTS_IN_FLIGHT) as threads:
-        found = list(threads.map(lambda folder: storage.first(f"{root}{folder}", of_folder + 1), sorted(chosen)))
+    first = partial(storage.first, most=of_folder + 1)
+    found = list(read_ahead(first, [f"{root}{folder}" for folder in sorted(chosen)], _LISTS_IN_FLIGHT))
     begins = [any(is_in_class_folder(info.name) and not _fault(info) for info in files[:of_folder]) for files in found]
     if not all(begins) or not any(len(files) > of_folder for files in found):
         return None
@@ -486,8 +485,7 @@ def _fault(info: ObjectInfo) -> str:
 
 
 def _digests(storage: Storage, infos: Sequence[ObjectInfo]) -> list[int]:
-    with ThreadPoolExecutor(max(_DIGESTS_IN_FLIGHT, storage.reads_in_flight)) as threads:
-        return list(threads.map(partial(_digest, storage), infos))
+    return list(read_ahead(partial(_digest, storage), infos, max(_DIGESTS_IN_FLIGHT, storage.reads_in_flight)))
 
 
 def _digest(storage: Storage, info: ObjectInfo) -> int:

@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
-from typing import TypeVar
 
 from dataprep.arrays import np, pa, pq
 from dataprep.dataset.documents import decode
@@ -23,7 +19,7 @@ from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
-from dataprep.storage.base import read_bounded
+from dataprep.storage.base import read_ahead, read_bounded
 from dataprep.storage.parquet import footer_metadata, table_in
 
 MAX_RECEIPT_BYTES = 512 << 20
@@ -39,8 +35,6 @@ MAX_ALONE = 64
 _DIGITS = 5
 _LETTERS = "abcdefghijklm"
 _SUFFIX = ".parquet"
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 def receipt_file(index: int, root: str) -> str:
@@ -121,24 +115,7 @@ def read_receipts(
     storage: Storage, indexes: Iterable[int], root: str
 ) -> Iterator[tuple[ShardReceipt, pa.Table] | None]:
     """Yield the result of `read_receipt` for each index, in order; over a network many are read at a time."""
-    yield from _read_ahead(storage, partial(read_receipt, storage, root=root), indexes)
-
-
-def _read_ahead(storage: Storage, read: Callable[[T], U], wanted: Iterable[T]) -> Iterator[U]:
-    """Yield the result of `read` for each argument, in order; over a network many are read at a time."""
-    if storage.reads_in_flight == 1:
-        yield from map(read, wanted)
-        return
-    with ThreadPoolExecutor(storage.reads_in_flight, thread_name_prefix="dataprep-receipts") as threads:
-        waiting = iter(wanted)
-        ahead: deque[Future[U]] = deque()
-        for argument in islice(waiting, storage.reads_in_flight):
-            ahead.append(threads.submit(read, argument))
-        while ahead:
-            found = ahead.popleft().result()
-            for argument in islice(waiting, 1):
-                ahead.append(threads.submit(read, argument))
-            yield found
+    yield from read_ahead(partial(read_receipt, storage, root=root), indexes, storage.reads_in_flight)
 
 
 def finished_shards(storage: Storage, root: str) -> set[int]:
@@ -196,7 +173,8 @@ class ReceiptWatch:
         if self.wait_s and not now:
             return
         new = self.look()
-        yield from filter(None, _read_ahead(self._storage, lambda index: self._summary(index, new[index]), new))
+        found = read_ahead(lambda index: self._summary(index, new[index]), new, self._storage.reads_in_flight)
+        yield from filter(None, found)
 
     def _looked_up(self) -> dict[int, ObjectInfo]:
         """Return the receipts of the lowest missing shards, and all from a missing shard on."""
@@ -206,7 +184,7 @@ class ReceiptWatch:
         names = {index: receipt_file(index, self._root) for index in self._missing[: alone + 1].tolist()}
         *others, first = names
         listed = listed_receipts(self._storage, self._root, names[first])
-        found = _read_ahead(self._storage, lambda index: self._storage.stat(names[index]), others)
+        found = read_ahead(lambda index: self._storage.stat(names[index]), others, self._storage.reads_in_flight)
         return listed | {index: info for index, info in zip(others, found, strict=True) if info is not None}
 
     def _num_alone(self) -> int:

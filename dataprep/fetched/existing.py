@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -28,7 +27,7 @@ from dataprep.messages import shell_words
 from dataprep.sources.laion import RENAMED, Row
 from dataprep.sources.tables import Value
 from dataprep.storage import Storage, open_storage
-from dataprep.storage.base import read_bounded
+from dataprep.storage.base import read_ahead, read_bounded
 from dataprep.storage.parquet import read_columns
 
 Bits: TypeAlias = "NDArray[np.uint8]"
@@ -267,8 +266,5 @@ class _Newer:
 
 def _tables(dataset: FetchedDataset, places: range, names: Sequence[str] = _COLUMNS) -> Generator[pa.Table]:
     """Yield some columns of many sidecars, in order; over a network several are read at a time."""
-    read = partial(read_columns, dataset.storage, columns=names)
-    at_once = max(1, min(dataset.storage.reads_in_flight, 16))
-    with ThreadPoolExecutor(at_once, thread_name_prefix="dataprep-rows") as threads:
-        for start in range(0, len(places), at_once):
-            yield from threads.map(read, map(dataset.names.parquet_file, places[start : start + at_once]))
+    read, files = partial(read_columns, dataset.storage, columns=names), map(dataset.names.parquet_file, places)
+    return read_ahead(read, files, max(1, min(dataset.storage.reads_in_flight, 16)))

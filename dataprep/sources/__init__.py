@@ -21,9 +21,10 @@ the folder that the user named.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
+from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from dataprep.dataset.features import Feature
 from dataprep.errors import UsageError
@@ -66,32 +67,14 @@ __all__ = [
     "recorded_class",
 ]
 
-T = TypeVar("T", bound=Dataset)
 
+class _OnDemand(UserDict[str, Any]):
+    """Datasets by name, imported when they are looked up, so that a build imports only its own; `data` has the module
+    of this package and the name in it, `module:NAME`, of each."""
 
-class _OnDemand(Mapping[str, T]):
-    """Datasets by name, imported when they are looked up, so that a build imports only its own.
-
-    Args:
-        places: Module of this package and name in it, `module:NAME`, by the dataset's name.
-    """
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
-
-    def __getitem__(self, name: str) -> T:
-        module, _, attribute = self._places[name].partition(":")
-        found: T = getattr(import_module(f"{__name__}.{module}"), attribute)
-        return found
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._places
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def __getitem__(self, name: str) -> Any:
+        module, _, attribute = self.data[name].partition(":")
+        return getattr(import_module(f"{__name__}.{module}"), attribute)
 
 
 _DATASETS = {

@@ -9,12 +9,11 @@ Index and records may come from a stranger: no offset, size, key or label is use
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from dataprep.arrays import np, pa
 from dataprep.dataset.adopted import is_adopted, refuse_changed
@@ -54,7 +53,7 @@ from dataprep.sources import base
 from dataprep.sources.archives import Progress
 from dataprep.sources.pictures import ColumnError, Columns, OpenedDataset, empty_split, in_val, uneven_classes
 from dataprep.sources.tables import Row
-from dataprep.storage.base import Storage
+from dataprep.storage.base import Storage, read_ahead
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 
 FIRST_PASS = "-r0"
@@ -62,8 +61,6 @@ FIRST_PASS = "-r0"
 ALL_FILES = "*"
 """Name in the plan's sources for an image folder whose files have no common folder."""
 _CHECKED_AT_ONCE = 32
-P = TypeVar("P")
-T = TypeVar("T")
 MAX_REST_BYTES = 1 << 26
 """Maximum size of a record without its image."""
 _SHOWN = 12
@@ -174,11 +171,10 @@ def refuse_other_files(existing: Existing) -> None:
         return
     names = FORMATS[manifest.format].stored_files
     shards = [shard for split in manifest.splits for shard in split.shards if names(shard["file"])]
-    with ThreadPoolExecutor(_CHECKED_AT_ONCE, thread_name_prefix="dataprep-stat") as threads:
-        for fault in filter(None, threads.map(lambda shard: _shard_fault(existing.data, shard), shards)):
-            raise SourceError(
-                f'{fault}; restore it, or see what else is wrong with "dataprep verify {shell_words(index.url)}"'
-            )
+    for fault in filter(None, read_ahead(partial(_shard_fault, existing.data), shards, _CHECKED_AT_ONCE)):
+        raise SourceError(
+            f'{fault}; restore it, or see what else is wrong with "dataprep verify {shell_words(index.url)}"'
+        )
 
 
 class RecordPlace(NamedTuple):
@@ -452,7 +448,8 @@ class _Annotations(StoredValues):
             found = self._from_lines(data, split, number)
         else:
             file = split.shards[number]["file"]
-            found = mapped(data, partial(self._from_record, data, file), record_places(rows))
+            places = record_places(rows)
+            found = list(read_ahead(partial(self._from_record, data, file), places, data.reads_in_flight))
         sums, keys = rows.column(ANNOTATIONS).to_pylist(), rows.column("key").to_pylist()
         for key, text, crc32c in zip(keys, found, sums, strict=True):
             if crc32c_of(text) != crc32c:
@@ -509,7 +506,9 @@ def stored_fields(
                 found |= read_fields(manifest.format, record, (name,))
         return found
 
-    return lambda number, rows: mapped(data, partial(values, split.shards[number]["file"]), record_places(rows))
+    return lambda number, rows: list(
+        read_ahead(partial(values, split.shards[number]["file"]), record_places(rows), data.reads_in_flight)
+    )
 
 
 class _Fields(StoredValues):
@@ -527,7 +526,7 @@ class _Fields(StoredValues):
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         file = split.shards[number]["file"]
         listed = record_places(rows)
-        values = mapped(data, partial(self._values, data, file), listed)
+        values = read_ahead(partial(self._values, data, file), listed, data.reads_in_flight)
         if self._members is None and listed:
             self._members = member_suffixes(self._format, _without_image(data, file, listed[0]))
         where = (f"{data.url_of(file)}: {shown(place.key)}" for place in listed)
@@ -667,14 +666,6 @@ def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:
     if len(faults) > _SHOWN:
         lines.append(f"warning: {len(faults) - _SHOWN:,} more fields are left out")
     return tuple(lines)
-
-
-def mapped(data: Storage, function: Callable[[P], T], places: Sequence[P]) -> list[T]:
-    """Call a reading function for each row, with as many reads in flight as the storage can take."""
-    if data.reads_in_flight == 1:
-        return [function(place) for place in places]
-    with ThreadPoolExecutor(data.reads_in_flight, thread_name_prefix="dataprep-values") as threads:
-        return list(threads.map(function, places))
 
 
 def _without_image(data: Storage, file: str, place: RecordPlace) -> bytes:

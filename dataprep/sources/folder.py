@@ -12,11 +12,9 @@ from __future__ import annotations
 
 import re
 from bisect import insort
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
@@ -43,7 +41,7 @@ from dataprep.sources.keys import (
     name_bytes,
 )
 from dataprep.sources.tables import FILE_COLUMN, rows_of
-from dataprep.storage.base import Storage
+from dataprep.storage.base import Storage, read_ahead
 from dataprep.storage.errors import disk_errors
 
 ALL_FILES = "*"
@@ -187,17 +185,8 @@ class TextFiles:
 
     def _contents(self) -> Iterator[Text]:
         """Yield the files in the order of their stems; over a network many are read at a time."""
-        texts = iter(self._texts.in_order(trees.stem_bytes))
-        if self._root.reads_in_flight == 1:
-            yield from map(self._checked, map(self._read, texts))
-            return
-        with ThreadPoolExecutor(self._root.reads_in_flight, thread_name_prefix="dataprep-texts") as threads:
-            ahead: deque[Future[Text | tuple[Text, SourceError]]] = deque()
-            ahead.extend(threads.submit(self._read, text) for text in islice(texts, self._root.reads_in_flight))
-            while ahead:
-                found = ahead.popleft().result()
-                ahead.extend(threads.submit(self._read, text) for text in islice(texts, 1))
-                yield self._checked(found)
+        texts = self._texts.in_order(trees.stem_bytes)
+        return map(self._checked, read_ahead(self._read, texts, self._root.reads_in_flight))
 
     def _checked(self, found: Text | tuple[Text, SourceError]) -> Text:
         """Return a text; the text of a refused file is empty."""

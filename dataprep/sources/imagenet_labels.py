@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import re
 import xml.parsers.expat
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, partial
 from importlib import resources
@@ -22,7 +21,7 @@ from dataprep.sources.archives import GzipReader
 from dataprep.sources.base import member_parts
 from dataprep.sources.folders import folder_files
 from dataprep.sources.keys import is_hidden
-from dataprep.storage.base import Storage, read_bounded
+from dataprep.storage.base import Storage, read_ahead, read_bounded
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 BBOX = "ILSVRC2012_bbox_val_v3.tgz"
@@ -108,8 +107,7 @@ def _from_unpacked_boxes(root: Storage, folder: str) -> ValLabels | None:
     if not files:
         return None
     names = [f"{folder}/{file.parts[0]}" for file in files]
-    with ThreadPoolExecutor(16) as threads:
-        found = list(threads.map(partial(_class_in_file, root), names))
+    found = read_ahead(partial(_class_in_file, root), names, 16)
     wnids = {file.parts[0].removesuffix(".xml"): wnid for file, wnid in zip(files, found, strict=True)}
     return ValLabels(folder, sum(file.num_bytes for file in files), wnids)
 

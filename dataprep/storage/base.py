@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.messages import quoted
@@ -25,6 +27,8 @@ _FACTOR, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
 FORBIDDEN = "\\\0\r\n"
 """Characters that no name may hold: other systems take a backslash for a separator, and disks or Cloud Storage refuse
 NUL and line ends."""
+T = TypeVar("T")
+U = TypeVar("U")
 _REFUSED = re.compile(rf"(?:^|/)\.{{0,2}}(?:/|\Z)|[{re.escape(FORBIDDEN)}]")
 
 
@@ -262,6 +266,20 @@ def listed(storage: Storage, names: Sequence[str]) -> Sequence[ObjectInfo | None
     wanted, folder = set(names), "".join(f"{part}/" for part, _ in same)
     found = {info.name: info for info in storage.list(folder) if info.name in wanted}
     return [found.get(name) for name in names]
+
+
+def read_ahead(read: Callable[[T], U], wanted: Iterable[T], in_flight: int) -> Generator[U]:
+    """Yield the result of `read` for each argument, in order; `in_flight` of them are read at a time."""
+    if in_flight == 1:
+        yield from map(read, wanted)
+        return
+    with ThreadPoolExecutor(in_flight, thread_name_prefix="dataprep-read") as threads:
+        waiting = iter(wanted)
+        ahead = deque(threads.submit(read, argument) for argument in islice(waiting, in_flight))
+        while ahead:
+            found = ahead.popleft().result()
+            ahead.extend(threads.submit(read, argument) for argument in islice(waiting, 1))
+            yield found
 
 
 def check_name(name: str) -> str:
