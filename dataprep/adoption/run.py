@@ -18,21 +18,11 @@ from dataprep.adoption.labels import FROM_ONE, NO_LABELS, distinct_keys, key_has
 from dataprep.adoption.records import APART, DOTTED, Description, describe
 from dataprep.adoption.shards import Progress, ReadJob, ReadShard, read_shards, with_classes
 from dataprep.arrays import NDArray, np, pa
+from dataprep.dataset import index as indexes
 from dataprep.dataset.adopted import changes_of, is_adopted, open_data, open_linked, remember_data
 from dataprep.dataset.columns import strings
 from dataprep.dataset.documents import decode
 from dataprep.dataset.hashes import position_of, repeated
-from dataprep.dataset.index import (
-    events_file,
-    events_schema,
-    events_table,
-    index_files,
-    index_names,
-    index_ranges,
-    index_schema,
-    publish_index,
-    publish_row_groups,
-)
 from dataprep.dataset.manifest import MANIFEST, bytes_entry, manifest_bytes, read_manifest, schema_version
 from dataprep.dataset.paths import BUILD, HEAD_SPLIT, PLAN_JSON
 from dataprep.dataset.randomness import ORDER_VERSION
@@ -435,8 +425,8 @@ def _intent(content: str, read: _ReadData) -> _Intent:
     """Return the intent of an adoption that has nothing to remove: every name that it will place."""
     names = [MANIFEST, *read.description.files]
     for split, pairs in _by_split(read):
-        parts = len(index_ranges([result.samples for _, result in pairs]))
-        names += [*index_names(split, parts), events_file(split)]
+        parts = len(indexes.index_ranges([result.samples for _, result in pairs]))
+        names += [*indexes.index_names(split, parts), indexes.events_file(split)]
     return _Intent(content=content, names=tuple(names), removes=())
 
 
@@ -448,7 +438,9 @@ def _removed(index: Storage, existing: Manifest | None, interrupted: _Intent | N
         names.update(interrupted.names, interrupted.removes)
     if existing is not None:
         names.add(MANIFEST)
-        names.update(entry["file"] for split in existing.splits for entry in (*index_files(split), split.events))
+        names.update(
+            entry["file"] for split in existing.splits for entry in (*indexes.index_files(split), split.events)
+        )
     own = {name for name in names if name == MANIFEST or _INDEX_FILE.fullmatch(name)}
     described = {DATASET_INFO, FEATURES} if _is_described(index) else set()
     return tuple(sorted(own | described, key=lambda name: (name != MANIFEST, name)))
@@ -522,13 +514,13 @@ def _publish_split(
     events = [event for _, result in pairs for event in result.events]
     labels: Counter[int] = sum((result.labels for _, result in pairs), Counter())
     sizes = [result.image_bytes if found.images else shard.num_bytes for shard, result in pairs]
-    schema = index_schema(with_files=bool(found.images))
+    schema = indexes.index_schema(with_files=bool(found.images))
     statuses, reasons = _row_counts([result for _, result in pairs])
 
     rows = _distinct(pairs)
 
     def put(name: str, part: range) -> FileEntry:
-        return publish_row_groups(index, name, islice(rows, len(part)), schema)
+        return indexes.publish_row_groups(index, name, islice(rows, len(part)), schema)
 
     return SplitManifest(
         name=split,
@@ -542,8 +534,10 @@ def _publish_split(
         repeats={"count": 1, "stored": 1},
         repaired={},
         rejected=dict(sorted(Counter(event.reason for event in events).items())),
-        index=publish_index(split, [result.samples for _, result in pairs], put),
-        events=publish_row_groups(index, events_file(split), iter([events_table(events)]), events_schema()),
+        index=indexes.publish_index(split, [result.samples for _, result in pairs], put),
+        events=indexes.publish_row_groups(
+            index, indexes.events_file(split), iter([indexes.events_table(events)]), indexes.events_schema()
+        ),
         statuses=statuses,
         reasons=reasons,
     )

@@ -15,27 +15,16 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from dataprep.dataset import records
 from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
 from dataprep.dataset.index import index_faults, index_files
 from dataprep.dataset.paths import PLAN_JSON, RETRY_JSON
-from dataprep.dataset.records import (
-    AdoptedOptions,
-    DatasetHead,
-    FileEntry,
-    Manifest,
-    PlannedSource,
-    ShardEntry,
-    ShardReceipt,
-    SourceEntry,
-    SplitManifest,
-)
 from dataprep.errors import FormatError, UsageError, VerificationError
 from dataprep.messages import counted, not_one_of, quoted, shell_words
 from dataprep.storage.base import Storage, read_bounded
 
 if TYPE_CHECKING:
-    from dataprep.dataset.records import SplitManifest
     from dataprep.storage.local import LocalStorage
 
 MANIFEST = "dataset.json"
@@ -62,12 +51,12 @@ NAMED_FILES = 3
 """Number of damaged files that an error names."""
 
 
-def manifest_bytes(manifest: Manifest) -> bytes:
+def manifest_bytes(manifest: records.Manifest) -> bytes:
     """Return a manifest as canonical JSON: the same manifest gives the same bytes."""
     return json.dumps(manifest_document(manifest), indent=1, sort_keys=True, ensure_ascii=False).encode() + b"\n"
 
 
-def manifest_document(manifest: Manifest) -> JsonObject:
+def manifest_document(manifest: records.Manifest) -> JsonObject:
     """Return a manifest as JSON values; `features` and `converted_from` only where they are not empty."""
     document = asdict(manifest)
     document["features"] = features_document(manifest.features)
@@ -78,7 +67,7 @@ def manifest_document(manifest: Manifest) -> JsonObject:
     return document
 
 
-def built_as(manifest: Manifest) -> str:
+def built_as(manifest: records.Manifest) -> str:
     """Return the name of the dataset class that has built a dataset: its own name, unless the data are a user's."""
     options = manifest.options
     return options["dataset"] if "own" in options and isinstance(options.get("dataset"), str) else manifest.name
@@ -96,7 +85,7 @@ def no_dataset(storage: Storage) -> UsageError:
     return UsageError(f"{storage.url}: no dataset there (no {MANIFEST}); {hint}")
 
 
-def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None:
+def read_manifest(storage: Storage, *, sidecars: bool = True) -> records.Manifest | None:
     """Read the manifest of a finished dataset; None when there is none. Its fields have the types that readers rely on.
 
     Args:
@@ -110,7 +99,7 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> Manifest | None
     return None if data is None else manifest_in(data, storage.url_of(MANIFEST), sidecars=sidecars)
 
 
-def manifest_in(data: bytes, where: str, *, sidecars: bool = True) -> Manifest:
+def manifest_in(data: bytes, where: str, *, sidecars: bool = True) -> records.Manifest:
     """Return the manifest in the bytes of a file; `where` is its URL. See `read_manifest`."""
     outline = decode(data, _Outline, where=f"{where}: not a dataset manifest", advice=MANIFEST_ADVICE)
     version = outline.schema_version
@@ -121,13 +110,17 @@ def manifest_in(data: bytes, where: str, *, sidecars: bool = True) -> Manifest:
         got = f"$.options: {memoryview(outline.options).nbytes:,} bytes, expected at most {MAX_OPTIONS_BYTES:,}"
         raise FormatError(f"{where}: {got}; {MANIFEST_ADVICE}")
     if sidecars:
-        manifest = decode(data, Manifest, where=where, advice=MANIFEST_ADVICE)
+        manifest = decode(data, records.Manifest, where=where, advice=MANIFEST_ADVICE)
     else:
-        head = decode(data, DatasetHead, where=where, advice=MANIFEST_ADVICE)
-        manifest = Manifest(**{item.name: getattr(head, item.name) for item in fields(head)})
+        head = decode(data, records.DatasetHead, where=where, advice=MANIFEST_ADVICE)
+        manifest = records.Manifest(**{item.name: getattr(head, item.name) for item in fields(head)})
     if isinstance(manifest.options.get("adopted"), dict):
         convert(
-            manifest.options["adopted"], AdoptedOptions, where=where, at="$.options.adopted", advice=MANIFEST_ADVICE
+            manifest.options["adopted"],
+            records.AdoptedOptions,
+            where=where,
+            at="$.options.adopted",
+            advice=MANIFEST_ADVICE,
         )
     for fault in _value_faults(manifest):
         raise FormatError(f"{where}: {fault}; {MANIFEST_ADVICE}")
@@ -141,7 +134,7 @@ class _Outline(msgspec.Struct):
     options: msgspec.Raw = msgspec.Raw()
 
 
-def _value_faults(manifest: Manifest) -> Iterator[str]:
+def _value_faults(manifest: records.Manifest) -> Iterator[str]:
     """Yield faults in the values of a manifest whose types are right; the rules hold for built and adopted datasets,
     and for later versions."""
     if manifest.format not in FORMAT_NAMES:
@@ -161,7 +154,7 @@ def _value_faults(manifest: Manifest) -> Iterator[str]:
             yield f"{at}.repeats: expected at most as many stored as count, got {json_text(split.repeats)}"
 
 
-def digest_faults(manifest: Manifest) -> Iterator[str]:
+def digest_faults(manifest: records.Manifest) -> Iterator[str]:
     """Yield malformed digests in the manifest of a build; adopted data may have none."""
     if not _SHA256.fullmatch(manifest.plan_hash):
         yield f"plan_hash is {quoted(manifest.plan_hash)}, expected 64 hexadecimal digits"
@@ -178,7 +171,7 @@ def digest_faults(manifest: Manifest) -> Iterator[str]:
         yield from _sha256_faults(f"split {split.name}: events: ", split.events["sha256"])
 
 
-def source_faults(manifest: Manifest, fields: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
+def source_faults(manifest: records.Manifest, fields: Sequence[str], optional: Sequence[str] = ()) -> Iterator[str]:
     """Yield faults in a manifest's sources: entries with other fields than `fields`, and malformed digests."""
     for entry in manifest.sources:
         if set(entry) - set(optional) != set(fields) - set(optional):
@@ -193,22 +186,24 @@ def _sha256_faults(where: str, value: str, name: str = "sha256") -> Iterator[str
         yield f"{where}{name} is {quoted(value)}, expected 64 hexadecimal digits"
 
 
-def schema_version(splits: Iterable[SplitManifest]) -> str:
+def schema_version(splits: Iterable[records.SplitManifest]) -> str:
     return PARTS_VERSION if any("parts" in split.index for split in splits) else SCHEMA_VERSION
 
 
-def bytes_entry(name: str, data: bytes) -> FileEntry:
+def bytes_entry(name: str, data: bytes) -> records.FileEntry:
     """Return the manifest's entry for a file about to be written."""
     return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-def source_entry(split: str, source: PlannedSource, enumeration_sha256: str | None = None) -> SourceEntry:
+def source_entry(
+    split: str, source: records.PlannedSource, enumeration_sha256: str | None = None
+) -> records.SourceEntry:
     """Return the manifest's entry for an original file; a table has no hash of an enumeration."""
-    entry = cast(SourceEntry, {"split": split, **source})
+    entry = cast(records.SourceEntry, {"split": split, **source})
     return entry if enumeration_sha256 is None else {**entry, "enumeration_sha256": enumeration_sha256}
 
 
-def shard_entry(receipt: ShardReceipt) -> ShardEntry:
+def shard_entry(receipt: records.ShardReceipt) -> records.ShardEntry:
     return {
         "file": receipt.file,
         "samples": receipt.samples,
@@ -218,7 +213,7 @@ def shard_entry(receipt: ShardReceipt) -> ShardEntry:
     }
 
 
-def refuse_other_sizes(storage: LocalStorage, split: SplitManifest) -> None:
+def refuse_other_sizes(storage: LocalStorage, split: records.SplitManifest) -> None:
     """Raise VerificationError, naming shards, if some of a split are missing or have another size than the manifest
     says.
 

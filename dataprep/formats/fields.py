@@ -8,18 +8,7 @@ from typing import Any
 
 from dataprep.dataset.features import NO_FEATURES, Features, Values, from_json, member_value
 from dataprep.errors import FormatError, SourceError, UsageError
-from dataprep.formats.example import (
-    BYTES,
-    FLOATS,
-    FRAME_HEAD_BYTES,
-    FRAME_TAIL_BYTES,
-    INTEGERS,
-    Feature,
-    byte_ranges,
-    features_of,
-    floats,
-    integers,
-)
+from dataprep.formats import example
 from dataprep.formats.tars import BLOCK_BYTES, Member, split_name, tar_members
 from dataprep.formats.tfrecord import example_values
 from dataprep.messages import not_one_of, printable
@@ -55,8 +44,8 @@ def field_names(format_name: str, record: Record) -> list[str]:
     """Return the names that `read_fields` finds in a record. Raises FormatError if the record is damaged."""
     if format_name == "tfrecord":
         data = memoryview(record)
-        stop = len(data) - FRAME_TAIL_BYTES
-        return list(features_of(lambda at, size: bytes(data[at : at + size]), FRAME_HEAD_BYTES, stop))
+        stop = len(data) - example.FRAME_TAIL_BYTES
+        return list(example.features_of(lambda at, size: bytes(data[at : at + size]), example.FRAME_HEAD_BYTES, stop))
     reader = _TarRecord(record)
     members = _members(reader)
     return [*members, *_document(reader, members.get("json"))]
@@ -186,7 +175,7 @@ def _read_example(record: Record, names: Sequence[str], features: Features) -> V
         return bytes(data[offset : offset + num_bytes])
 
     try:
-        stored = features_of(read, FRAME_HEAD_BYTES, len(data) - FRAME_TAIL_BYTES)
+        stored = example.features_of(read, example.FRAME_HEAD_BYTES, len(data) - example.FRAME_TAIL_BYTES)
         values: Values = {}
         for name in names:
             feature = _known(name, features)
@@ -208,11 +197,11 @@ def _read_whole_example(record: Record, image_at: int, leave_out: Container[str]
     def read(offset: int, num_bytes: int) -> bytes:
         return bytes(data[offset : offset + num_bytes])
 
-    def is_image(feature: Feature) -> bool:
-        return feature.kind == BYTES and image_at in (start for start, _ in byte_ranges(read, feature))
+    def is_image(feature: example.Feature) -> bool:
+        return feature.kind == example.BYTES and image_at in (start for start, _ in example.byte_ranges(read, feature))
 
     try:
-        stored = features_of(read, FRAME_HEAD_BYTES, len(data) - FRAME_TAIL_BYTES)
+        stored = example.features_of(read, example.FRAME_HEAD_BYTES, len(data) - example.FRAME_TAIL_BYTES)
         return {
             name: _value(read, feature)
             for name, feature in stored.items()
@@ -222,11 +211,11 @@ def _read_whole_example(record: Record, image_at: int, leave_out: Container[str]
         raise FormatError(f"record: {error}") from error
 
 
-def _value(read: Callable[[int, int], bytes], feature: Feature) -> Any:
+def _value(read: Callable[[int, int], bytes], feature: example.Feature) -> Any:
     """Return the only value of a feature, or a list if there are none or several."""
     values: list[Any]
-    if feature.kind == BYTES:
-        values = [_text(read(start, stop - start)) for start, stop in byte_ranges(read, feature)]
+    if feature.kind == example.BYTES:
+        values = [_text(read(start, stop - start)) for start, stop in example.byte_ranges(read, feature)]
     elif feature.kind in _NUMBERS:
         values = list(_NUMBERS[feature.kind](read, feature))
     else:
@@ -251,7 +240,10 @@ def _missing(name: str, members: Sequence[str], keys: Iterable[str]) -> FormatEr
     return FormatError(f"field {name!a} does not exist; choose one of these: {existing or '(none)'}")
 
 
-_NUMBERS: dict[int, Callable[..., Sequence[float]]] = {FLOATS: floats, INTEGERS: integers}
+_NUMBERS: dict[int, Callable[..., Sequence[float]]] = {
+    example.FLOATS: example.floats,
+    example.INTEGERS: example.integers,
+}
 _READERS: dict[str, Callable[[Record, Sequence[str], Features], Values]] = {
     "webdataset": _read_tar,
     "tfrecord": _read_example,

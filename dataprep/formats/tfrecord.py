@@ -29,35 +29,9 @@ from dataprep.dataset.features import (
 )
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats import example, tfds
-from dataprep.formats.base import (
-    MAX_FIELD_BYTES,
-    MAX_IMAGE_BYTES,
-    CheckedStream,
-    DatasetInfo,
-    ShardFormat,
-    StoredSample,
-    check_class_folder,
-    check_sample,
-    sample_fault,
-)
-from dataprep.formats.example import (
-    FRAME_HEAD_BYTES,
-    FRAME_TAIL_BYTES,
-    Read,
-    byte_ranges,
-    bytes_feature,
-    checksum,
-    example_before,
-    features_of,
-    frame_around,
-    frame_length,
-    integer_feature,
-    integers,
-    map_entry,
-)
+from dataprep.formats import base, example, tfds
 
-_MAX_RECORD_BYTES = MAX_IMAGE_BYTES + MAX_FIELD_BYTES
+_MAX_RECORD_BYTES = base.MAX_IMAGE_BYTES + base.MAX_FIELD_BYTES
 _ANNOTATION_FACTOR = 8
 """Maximum number of bytes in a record for each byte of annotations as JSON: `-1,` becomes an integer of ten bytes."""
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
@@ -76,7 +50,7 @@ _AFTER_IMAGE = re.compile(
 _BEFORE_IMAGE_BYTES = 80  # more than the longest match
 
 
-class TFRecordFormat(ShardFormat):
+class TFRecordFormat(base.ShardFormat):
     """Records that `tf.data.TFRecordDataset` reads, in a directory that `tfds.builder_from_directory` serves.
 
     Features: image and key (bytes), height, width and orientation (int64), with classes label (int64), and the
@@ -96,15 +70,15 @@ class TFRecordFormat(ShardFormat):
 
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
-    ) -> Iterator[StoredSample]:
+    ) -> Iterator[base.StoredSample]:
         """Yield the samples of one shard in order. Raises FormatError if a checksum does not match, or a record is not
         one that the writer would have written. A shard cut between two records is read as a shorter one: the format
         does not mark its end."""
-        source = CheckedStream(stream)
-        while head := source.take_unless_at_end(FRAME_HEAD_BYTES):
+        source = base.CheckedStream(stream)
+        while head := source.take_unless_at_end(example.FRAME_HEAD_BYTES):
             yield _read_record(source, head, classes, features)
 
-    def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
+    def metadata_files(self, info: base.DatasetInfo) -> dict[str, bytes]:
         """Return `dataset_info.json`, `features.json`, and with classes `label.labels.txt`, as TFDS 4.9 reads them.
         Raises FormatError if a class name cannot be a line of the text file, or occurs twice."""
         files = {
@@ -113,7 +87,7 @@ class TFRecordFormat(ShardFormat):
         }
         if info.classes:
             for class_name in info.classes:
-                check_class_folder(class_name)
+                base.check_class_folder(class_name)
             if len(set(info.classes)) != len(info.classes):
                 raise FormatError("a class name occurs twice, expected each once; rename it in the source")
             files["label.labels.txt"] = "".join(f"{name}\n" for name in info.classes).encode()
@@ -131,10 +105,10 @@ class TFRecordWriter:
 
     def write(self, sample: Sample) -> Placement:
         """Append one sample. Raises FormatError if the sample is not one that a shard can hold."""
-        check_sample(sample, has_classes=self._has_classes)
+        base.check_sample(sample, has_classes=self._has_classes)
         image_bytes = len(sample.image)
         before, tail = _around_image(sample, self._features)
-        head, end = frame_around(before, sample.image, tail)
+        head, end = example.frame_around(before, sample.image, tail)
         # Three writes, so that the image's bytes are not copied.
         self._stream.write(head)
         self._stream.write(sample.image)
@@ -164,7 +138,7 @@ def example_entries(features: Features, values: Mapping[str, Any]) -> dict[bytes
     return entries
 
 
-def example_values(features: Features, read: Read, found: Mapping[str, example.Feature]) -> Values:
+def example_values(features: Features, read: example.Read, found: Mapping[str, example.Feature]) -> Values:
     """Return the annotations of an Example, given the positions of its features. Raises FormatError if a feature is
     absent, or of another kind or length."""
     values: Values = {}
@@ -203,20 +177,20 @@ def _around_annotated_image(sample: Sample, features: Features) -> tuple[bytes, 
     if sample.label != NO_LABEL:
         numbers[b"label"] = sample.label
     entries |= {name: _int_entry(name, value) for name, value in numbers.items()}
-    entries[b"key"] = map_entry(b"key", bytes_feature(sample.key.encode()))
+    entries[b"key"] = example.map_entry(b"key", example.bytes_feature(sample.key.encode()))
     names = sorted(entries)
     before, after = (b"".join(entries[name] for name in names if (name < b"image") == first) for first in (True, False))
-    return example_before(before, b"image", len(sample.image), len(after)), after
+    return example.example_before(before, b"image", len(sample.image), len(after)), after
 
 
 def _before_image(height: int, image_bytes: int, tail_bytes: int) -> bytes:
     """Write an Example up to the image: the map entry of height, then the start of the image's entry."""
-    return example_before(_int_entry(b"height", height), b"image", image_bytes, tail_bytes)
+    return example.example_before(_int_entry(b"height", height), b"image", image_bytes, tail_bytes)
 
 
 def _after_image(sample: Sample) -> bytes:
     """Write the part of an Example after the image: the map entries of key, label, orientation and width."""
-    key = map_entry(b"key", bytes_feature(sample.key.encode()))
+    key = example.map_entry(b"key", example.bytes_feature(sample.key.encode()))
     label = b"" if sample.label == NO_LABEL else _int_entry(b"label", sample.label)
     orientation, width = _int_entry(b"orientation", sample.orientation), _int_entry(b"width", sample.width)
     return key + label + orientation + width
@@ -224,34 +198,38 @@ def _after_image(sample: Sample) -> bytes:
 
 @lru_cache(maxsize=8192)  # sides, orientations and labels repeat: 0.1 us instead of 1.5
 def _int_entry(name: bytes, value: int) -> bytes:
-    return map_entry(name, integer_feature(value))
+    return example.map_entry(name, example.integer_feature(value))
 
 
 def _int_of(digits: bytes) -> int:
     return sum((digit & 0x7F) << 7 * position for position, digit in enumerate(digits))
 
 
-def _read_record(source: CheckedStream, head: bytes, classes: tuple[str, ...], features: Features) -> StoredSample:
+def _read_record(
+    source: base.CheckedStream, head: bytes, classes: tuple[str, ...], features: Features
+) -> base.StoredSample:
     """Read one record whose head, the length and its checksum, has been read."""
-    start = source.offset - FRAME_HEAD_BYTES
-    length = frame_length(head)
+    start = source.offset - example.FRAME_HEAD_BYTES
+    length = example.frame_length(head)
     if length is None:
         raise source.error("another checksum", "the checksum of the record's length", at=start)
     most_bytes = _MAX_RECORD_BYTES + (_ANNOTATION_FACTOR * MAX_ANNOTATION_BYTES if features else 0)
     if length > most_bytes:
         raise source.error(f"a record of {length:,} bytes", f"at most {most_bytes:,}", at=start)
     data = source.take(length)
-    if source.take(FRAME_TAIL_BYTES) != checksum(data):
-        raise source.error("another checksum", "the checksum of the record's data", at=start + FRAME_HEAD_BYTES)
+    if source.take(example.FRAME_TAIL_BYTES) != example.checksum(data):
+        raise source.error("another checksum", "the checksum of the record's data", at=start + example.FRAME_HEAD_BYTES)
     decoded = _decode_annotated(data, classes, features) if features else _decode(data, classes)
     if decoded is None:
         label = " label," if classes else ""
         more = "".join(f", {name}" for name in features)[:200]
         expected = f"a tf.train.Example of height, image, key,{label} orientation, width{more}"
-        raise source.error("another message", expected, at=start + FRAME_HEAD_BYTES)
+        raise source.error("another message", expected, at=start + example.FRAME_HEAD_BYTES)
     sample, image_start = decoded
-    placement = Placement(start, source.offset - start, start + FRAME_HEAD_BYTES + image_start, len(sample.image))
-    return StoredSample(sample, placement)
+    placement = Placement(
+        start, source.offset - start, start + example.FRAME_HEAD_BYTES + image_start, len(sample.image)
+    )
+    return base.StoredSample(sample, placement)
 
 
 def _decode(data: bytes, classes: tuple[str, ...]) -> tuple[Sample, int] | None:
@@ -277,7 +255,7 @@ def _decode(data: bytes, classes: tuple[str, ...]) -> tuple[Sample, int] | None:
         width=_int_of(width),
         orientation=_int_of(orientation),
     )
-    if sample_fault(sample, has_classes=bool(classes)) is not None:
+    if base.sample_fault(sample, has_classes=bool(classes)) is not None:
         return None
     tail = _after_image(sample)
     if data[: before.end()] != _before_image(height, image_bytes, len(tail)) or data[image_end:] != tail:
@@ -292,13 +270,13 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
         return data[offset : offset + num_bytes]
 
     try:
-        found = features_of(read, 0, len(data))
+        found = example.features_of(read, 0, len(data))
         numbers = {
-            name: integers(read, found.pop(name))[0]
+            name: example.integers(read, found.pop(name))[0]
             for name in ("height", "orientation", "width", *(("label",) if classes else ()))
         }
-        (image_start, image_stop), *_ = byte_ranges(read, found.pop("image"))
-        (key_start, key_stop), *_ = byte_ranges(read, found.pop("key"))
+        (image_start, image_stop), *_ = example.byte_ranges(read, found.pop("image"))
+        (key_start, key_stop), *_ = example.byte_ranges(read, found.pop("key"))
         annotations = annotations_json(features, example_values(features, read, found))
         sample = Sample(
             key=data[key_start:key_stop].decode(),
@@ -310,7 +288,7 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
             orientation=numbers["orientation"],
             annotations=annotations,
         )
-        if sample_fault(sample, has_classes=bool(classes)) is not None:
+        if base.sample_fault(sample, has_classes=bool(classes)) is not None:
             return None
         before, after = _around_annotated_image(sample, features)
     except (FormatError, KeyError, IndexError, ValueError):
@@ -319,7 +297,7 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
     return (sample, image_start) if whole else None
 
 
-def _dataset_info(info: DatasetInfo) -> JsonObject:
+def _dataset_info(info: base.DatasetInfo) -> JsonObject:
     named = replace(info, name=tfds_name(info.name))
     content = tfds.dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
     if info.classes:
@@ -359,7 +337,7 @@ def _flattened(value: Any, depth: int) -> Iterable[Any]:
     return value if depth == 1 else chain.from_iterable(_flattened(inner, depth - 1) for inner in value)
 
 
-def _value(path: str, feature: Feature, read: Read, found: Mapping[str, example.Feature]) -> Any:
+def _value(path: str, feature: Feature, read: example.Read, found: Mapping[str, example.Feature]) -> Any:
     stored = found.get(path)
     kind, decode = _DECODERS[feature.kind]
     if stored is None or stored.kind not in (0, kind):  # 0: an empty list, whose kind protobuf may omit
@@ -376,33 +354,33 @@ def _value(path: str, feature: Feature, read: Read, found: Mapping[str, example.
     return items[0]
 
 
-def _integers(read: Read, stored: example.Feature) -> list[Any]:
+def _integers(read: example.Read, stored: example.Feature) -> list[Any]:
     return list(example.integers(read, stored))
 
 
-def _booleans(read: Read, stored: example.Feature) -> list[Any]:
+def _booleans(read: example.Read, stored: example.Feature) -> list[Any]:
     return [bool(value) for value in example.integers(read, stored)]
 
 
-def _doubles(read: Read, stored: example.Feature) -> list[Any]:
+def _doubles(read: example.Read, stored: example.Feature) -> list[Any]:
     data = b"".join(_strings(read, stored))
     if len(data) % 8:
         raise FormatError(f"{len(data):,} bytes of float64, expected 8 for each")
     return list(struct.unpack(f"<{len(data) // 8}d", data))
 
 
-def _strings(read: Read, stored: example.Feature) -> list[Any]:
+def _strings(read: example.Read, stored: example.Feature) -> list[Any]:
     return [read(start, stop - start) for start, stop in example.byte_ranges(read, stored)]
 
 
-def _texts(read: Read, stored: example.Feature) -> list[Any]:
+def _texts(read: example.Read, stored: example.Feature) -> list[Any]:
     try:
         return [data.decode() for data in _strings(read, stored)]
     except UnicodeDecodeError as error:
         raise FormatError("text that is not UTF-8") from error
 
 
-_DECODERS: dict[Kind, tuple[int, Callable[[Read, example.Feature], list[Any]]]] = {
+_DECODERS: dict[Kind, tuple[int, Callable[[example.Read, example.Feature], list[Any]]]] = {
     "bool": (example.INTEGERS, _booleans),
     "bytes": (example.BYTES, _strings),
     "float32": (example.FLOATS, lambda read, stored: list(example.floats(read, stored))),

@@ -30,17 +30,7 @@ from dataprep.dataset.features import (
 )
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError, UsageError
-from dataprep.formats.base import (
-    MAX_FIELD_BYTES,
-    MAX_IMAGE_BYTES,
-    CheckedStream,
-    DatasetInfo,
-    ShardFormat,
-    StoredSample,
-    check_sample,
-    is_key,
-    sample_fault,
-)
+from dataprep.formats import base
 from dataprep.formats.tars import BLOCK_BYTES, EXTENDED, FIELDS, NAME_BYTES, header, members_around
 from dataprep.messages import not_one_of
 
@@ -56,7 +46,7 @@ _LABEL = re.compile(rb"0|[1-9]\d{0,9}")
 _SIDES = re.compile(rb'.*"height":(\d{1,5}),(?:"label":\d{1,10},)?"orientation":(\d),"width":(\d{1,5})\}', re.DOTALL)
 
 
-class WebDatasetFormat(ShardFormat):
+class WebDatasetFormat(base.ShardFormat):
     """Tars that webdataset, Hugging Face datasets and plain `tar` read.
 
     A key becomes the members `key.jpg` (the image), with classes `key.cls` (the label in decimal), `key.json` with
@@ -95,11 +85,11 @@ class WebDatasetFormat(ShardFormat):
 
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
-    ) -> Iterator[StoredSample]:
+    ) -> Iterator[base.StoredSample]:
         """Yield the samples of one shard in order. Raises FormatError if the bytes are not what the writer would have
         written for any samples. A tar keeps no checksum of its members' contents: another image, or another height,
         passes."""
-        source = CheckedStream(stream)
+        source = base.CheckedStream(stream)
         while (block := source.take(BLOCK_BYTES)) != _ZERO_BLOCK:
             yield _read_sample(source, block, classes, features)
         if source.take(BLOCK_BYTES) != _ZERO_BLOCK:
@@ -107,7 +97,7 @@ class WebDatasetFormat(ShardFormat):
         if source.take_unless_at_end(1):
             raise source.error("more bytes", "the end of the file", at=source.offset - 1)
 
-    def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
+    def metadata_files(self, info: base.DatasetInfo) -> dict[str, bytes]:
         """Return no files: a tar needs no further metadata."""
         return {}
 
@@ -133,7 +123,7 @@ class WebDatasetWriter:
 
     def write(self, sample: Sample) -> Placement:
         """Append one sample. Raises FormatError if the sample is not one that a shard can hold."""
-        check_sample(sample, has_classes=self._has_classes)
+        base.check_sample(sample, has_classes=self._has_classes)
         image_bytes, values = len(sample.image), annotation_values(self._features, sample.annotations)
         members = _members_of(sample, self._features, values)
         head, tail = members_around(sample.key.encode(), b".jpg", image_bytes, members)
@@ -191,14 +181,16 @@ def _read_json(text: bytes, features: Features) -> tuple[tuple[int, int, int], V
     return (sides if all(type(side) is int for side in sides) else (0, 0, 0)), values
 
 
-def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...], features: Features) -> StoredSample:
+def _read_sample(
+    source: base.CheckedStream, block: bytes, classes: tuple[str, ...], features: Features
+) -> base.StoredSample:
     """Read one sample whose first header block has been read."""
     start = source.offset - BLOCK_BYTES
     if block[156:157] == EXTENDED:
         block += source.take(2 * BLOCK_BYTES)
     key = _key_of(source, block, start)
     image_offset = source.offset
-    image = _read_member(source, block, key, b".jpg", MAX_IMAGE_BYTES)
+    image = _read_member(source, block, key, b".jpg", base.MAX_IMAGE_BYTES)
     label, class_name, found = NO_LABEL, "", {}
     if classes:
         digits = found[b".cls"] = _read_next_member(source, key, b".cls")
@@ -208,7 +200,7 @@ def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...], 
         label = int(digits)
         class_name = classes[label]
     left_bytes = MAX_ANNOTATION_BYTES if features else 0
-    text = found[b".json"] = _read_next_member(source, key, b".json", MAX_FIELD_BYTES + left_bytes)
+    text = found[b".json"] = _read_next_member(source, key, b".json", base.MAX_FIELD_BYTES + left_bytes)
     if features:
         (height, orientation, width), values = _read_json(text, features)
     else:
@@ -225,20 +217,20 @@ def _read_sample(source: CheckedStream, block: bytes, classes: tuple[str, ...], 
     sample = Sample(key.decode(), image, label, class_name, height, width, orientation)
     try:
         sample = replace(sample, annotations=annotations_json(features, values)) if features else sample
-        due = {} if sample_fault(sample, has_classes=bool(classes)) else _members_of(sample, features, values)
+        due = {} if base.sample_fault(sample, has_classes=bool(classes)) else _members_of(sample, features, values)
     except FormatError:
         due = {}
     for suffix in found if found != due else ():
         if found[suffix] != due.get(suffix) and suffix != b".cls":
             raise _unlike_written(source, key + suffix, found[suffix], start)
-    return StoredSample(sample, Placement(start, source.offset - start, image_offset, len(image)))
+    return base.StoredSample(sample, Placement(start, source.offset - start, image_offset, len(image)))
 
 
-def _unlike_written(source: CheckedStream, name: bytes, data: bytes, start: int) -> FormatError:
+def _unlike_written(source: base.CheckedStream, name: bytes, data: bytes, start: int) -> FormatError:
     return source.error(f"{data[:200]!r} as {name.decode()}", "the fields that are written there", at=start)
 
 
-def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
+def _key_of(source: base.CheckedStream, head: bytes, start: int) -> bytes:
     """Return the key that the headers of an image's member name."""
     if len(head) == BLOCK_BYTES:
         prefix, name = head[345:500].rstrip(b"\0"), head[:NAME_BYTES].rstrip(b"\0")
@@ -247,20 +239,22 @@ def _key_of(source: CheckedStream, head: bytes, start: int) -> bytes:
     else:
         record = _EXTENDED_RECORD.fullmatch(head, BLOCK_BYTES, 2 * BLOCK_BYTES)
         key, suffix = (record[1], b".jpg") if record else (b"", b"")
-    if suffix != b".jpg" or not is_key(key.decode("ascii", "replace")):
+    if suffix != b".jpg" or not base.is_key(key.decode("ascii", "replace")):
         name = head[:NAME_BYTES].rstrip(b"\0")
         raise source.error(f"a header of {name!r}", "the header of a sample's .jpg", at=start)
     return key
 
 
-def _read_next_member(source: CheckedStream, key: bytes, suffix: bytes, limit_bytes: int = MAX_FIELD_BYTES) -> bytes:
+def _read_next_member(
+    source: base.CheckedStream, key: bytes, suffix: bytes, limit_bytes: int = base.MAX_FIELD_BYTES
+) -> bytes:
     head = source.take(BLOCK_BYTES)
     if head[156:157] == EXTENDED:
         head += source.take(2 * BLOCK_BYTES)
     return _read_member(source, head, key, suffix, limit_bytes)
 
 
-def _read_member(source: CheckedStream, head: bytes, key: bytes, suffix: bytes, limit_bytes: int) -> bytes:
+def _read_member(source: base.CheckedStream, head: bytes, key: bytes, suffix: bytes, limit_bytes: int) -> bytes:
     """Take the data and the padding of a member whose headers are read already, and return the data."""
     start = source.offset - len(head)
     size = head[-BLOCK_BYTES:][124:136]

@@ -27,19 +27,10 @@ from dataprep.dataset.records import SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shell_words, shown
+from dataprep.sources import keys
 from dataprep.sources import pictures as own_pictures
 from dataprep.sources import tree as trees
 from dataprep.sources.base import READ_ALL, SPLIT_FOLDERS, SPLITS, OwnData, OwnDataset, Reading, SplitFacts
-from dataprep.sources.keys import (
-    ARCHIVES,
-    IMAGE_SUFFIXES,
-    PACKED,
-    SHOWN_PROBLEMS,
-    Problems,
-    is_hidden,
-    key_of,
-    name_bytes,
-)
 from dataprep.sources.tables import FILE_COLUMN, rows_of
 from dataprep.storage.base import Storage, read_ahead
 from dataprep.storage.errors import disk_errors
@@ -54,7 +45,7 @@ MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES
 SUFFIX = "txt"
 """Suffix of text files if the user names none."""
 _SUFFIX = re.compile(r"[a-z0-9_-]{1,32}")
-_OTHER_FILES = IMAGE_SUFFIXES | OTHER_PICTURES | ARCHIVES | PACKED
+_OTHER_FILES = keys.IMAGE_SUFFIXES | OTHER_PICTURES | keys.ARCHIVES | keys.PACKED
 P = TypeVar("P", bound=own_pictures.Picture)
 
 
@@ -117,7 +108,9 @@ def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
 class TextFiles:
     """Reads text files and joins them with their pictures."""
 
-    def __init__(self, root: Storage, own: OwnData, texts: SpilledItems[trees.Original], problems: Problems) -> None:
+    def __init__(
+        self, root: Storage, own: OwnData, texts: SpilledItems[trees.Original], problems: keys.Problems
+    ) -> None:
         self._root, self._texts, self._problems = root, texts, problems
         self._names = {suffix: name for name, suffix in own.text_files}
         self._defaults = {name: text for name, text in own.defaults if name in self._names.values()}
@@ -231,7 +224,7 @@ class _Picture(own_pictures.Picture):
 
     @property
     def key(self) -> str:
-        return key_of(self.inner)
+        return keys.key_of(self.inner)
 
     @property
     def shown(self) -> str:
@@ -445,7 +438,9 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         for file in tree.metadata:
             try:
                 for row in rows_of(file, refuse):
-                    rows.append(_Row(name_bytes("/".join(row.parts)), len(rows), row.where, self._columns.add(row)))
+                    rows.append(
+                        _Row(keys.name_bytes("/".join(row.parts)), len(rows), row.where, self._columns.add(row))
+                    )
             except SourceError as error:
                 refuse(error)
         return rows, not refused
@@ -625,7 +620,7 @@ def _stem(picture: _Picture) -> bytes:
 def _folders(root: Path) -> list[Path]:
     """Return the folders directly in a folder that are not hidden."""
     with disk_errors(root):
-        return [path for path in root.iterdir() if path.is_dir() and not is_hidden((path.name,))]
+        return [path for path in root.iterdir() if path.is_dir() and not keys.is_hidden((path.name,))]
 
 
 def _is_split(top: str) -> bool:
@@ -646,14 +641,14 @@ class _OddRows:
 
     def add(self, row: _Row, *, is_second: bool) -> None:
         self._count += 1
-        if len(self._first) < SHOWN_PROBLEMS or row.number < self._first[-1][0]:
+        if len(self._first) < keys.SHOWN_PROBLEMS or row.number < self._first[-1][0]:
             image = shown(row.path.decode("utf-8", "surrogateescape"))
             what = f"{image} does not exist; expected an image for every row: remove the row, or put the file back"
             what = f"a second row for {image}; remove one" if is_second else what
             insort(self._first, (row.number, f"{row.where}: {what}"))
-            del self._first[SHOWN_PROBLEMS:]
+            del self._first[keys.SHOWN_PROBLEMS :]
 
-    def refuse(self, problems: Problems) -> None:
+    def refuse(self, problems: keys.Problems) -> None:
         for _, text in self._first:
             problems.note(text)
         problems.count += self._count - len(self._first)
