@@ -86,7 +86,6 @@ class Found:
     shards: tuple[FoundShard, ...]
     """Shards of all splits, one split after the other."""
     images: Mapping[str, FolderImages] = dataclass_field(default_factory=dict)
-    """Images of an image folder, by split."""
     pictures: tuple[str, ...] = ()
     """Names of pictures next to shards, which are left out."""
     classes: tuple[str, ...] | None = None

@@ -106,7 +106,6 @@ class ShardLabels:
     texts: tuple[str, ...] = ()
     """The different texts: a row's number is a position here; empty if labels are integers."""
     integer: int | None = None
-    """The first label that is an integer; None if there is none."""
 
 
 def text_classes(found: Iterable[ShardLabels], samples: int, *, where: str) -> tuple[str, ...]:

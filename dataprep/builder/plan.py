@@ -104,7 +104,6 @@ class BuildOptions:
     annotations: tuple[str, ...] | None = None
     """Kinds of annotations of coco."""
     tfds: TfdsNames = OWN_NAMES
-    """Names in TFDS, for TFRecords."""
     members: tuple[tuple[str, str], ...] = ()
     """Suffixes of members that the user chose, by feature, sorted."""
 
@@ -397,7 +396,6 @@ class _Facts(NamedTuple):
     """Facts that both plans and finished datasets contain."""
 
     options: Mapping[str, object]
-    """Values of options by their paths."""
     codecs: Mapping[str, str]
     splits: Mapping[str, _Split]
     classes: Sequence[str]

@@ -219,7 +219,6 @@ class BuildJob:
     root: str
     """Folder of the build's own state; its name contains the plan's hash."""
     recipe: str
-    """Name of the recipe, one of RECIPES."""
     links: str = field(default="in root", kw_only=True)
     """Policy for links in the source: a name in `dataprep.dataset.adopted.LINKS`."""
     pointer: bytes | None = field(default=None, kw_only=True)

@@ -72,7 +72,6 @@ class SharedImages(NamedTuple):
     split: str
     other: str
     positions: NDArray[np.int64]
-    """Positions of the images in `split`."""
 
 
 def shared_images(prints: Mapping[str, Prints]) -> Iterator[SharedImages]:

@@ -79,7 +79,6 @@ class PlannedSource(TypedDict):
     name: str
     bytes: Count
     rows: NotRequired[Count]
-    """Rows of a table."""
     sha256: NotRequired[str]
     """Digest of a table."""
 
@@ -96,7 +95,6 @@ class Head(TypedDict):
     """Samples that the index of a folder lists first, because a loader can know them before the others."""
 
     shards: Annotated[int, Meta(ge=1)]
-    """Number of leading shards."""
     samples: Annotated[int, Meta(ge=1)]
     plan: str
     """Hash of everything that decides which sample is at which position among them."""

@@ -232,7 +232,6 @@ class Codec(Generic[T]):
     encode: Callable[[T], bytes]
     decode: Callable[[bytes], T]
     content: str
-    """What the values are, for messages."""
 
 
 class SpilledItems(Generic[T]):

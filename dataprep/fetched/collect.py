@@ -498,7 +498,6 @@ class RowOptions:
 @dataclass(slots=True)
 class RowResult:
     status: str = ""
-    """One of STATUSES."""
     reason: str = ""
     """Reason of the status, as a short fixed phrase; empty on success."""
     image: EncodedImage | None = None

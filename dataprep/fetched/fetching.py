@@ -53,7 +53,6 @@ class _Running(NamedTuple):
     fetcher: Fetcher
     stop: asyncio.Event
     pumps: set[asyncio.Task[None]]
-    """Tasks of all running fetches."""
     thread: threading.Thread
 
 

@@ -83,7 +83,6 @@ class LaionOptions:
     """Options in plan and manifest: everything needed to read, compare and retry the shards."""
 
     columns: dict[str, str]
-    """Name of the column of each role."""
     carried: tuple[Column, ...]
     """Columns of the table that are copied unchanged."""
     rows_per_shard: Annotated[int, Meta(ge=1)]

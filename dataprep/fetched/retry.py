@@ -189,9 +189,7 @@ class RetryPlan:
     manifest_sha256: str
     choice: ChoiceEntry
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=manifests.MAX_SHARDS)]
-    """Number of rows of each new shard."""
     first_shard: Count
-    """Number of the first new shard."""
     codecs: dict[str, str]
     """Versions of libraries that every worker must have."""
     cards: dict[str, str] = field(default_factory=dict)

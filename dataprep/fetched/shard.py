@@ -110,7 +110,6 @@ class ShardSchema:
     carried: tuple[Column, ...]
     """Columns of the table under their names in records: `table_<name>` if a name is taken."""
     duplicates: bool
-    """Whether duplicates are searched."""
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -304,11 +303,9 @@ class ShardOptions:
     """Options for making shards from the rows of a dataset."""
 
     format: str
-    """Name of the format: one of FETCHED_FORMATS."""
     rows: collecting.RowOptions
     """Options that decide a row's result."""
     schema: ShardSchema
-    """Columns of the shards."""
 
 
 class Streams(NamedTuple):

@@ -44,11 +44,9 @@ class DatasetInfo:
     shard_samples: Mapping[str, Sequence[int]]
     """By split, the number of samples of each shard, in order."""
     split_bytes: Mapping[str, int]
-    """By split, bytes of all its shards."""
     features: Features = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label."""
     version: str = TFDS_VERSION
-    """Version in TFDS."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,6 @@ class Numbered(NamedTuple):
     """Names and lengths of shards, as TFDS describes them."""
 
     template: str
-    """The `filepathTemplate`."""
     lengths: list[int]
     """Samples of each shard, by its number."""
 

@@ -28,7 +28,6 @@ class TfdsNames:
     """Name of the dataset, such as imagenet2012; its records have the feature `file_name` that TFDS wants there."""
     version: str = TFDS_VERSION
     val: str = "val"
-    """Name of the split val."""
 
     def __post_init__(self) -> None:
         for field, value in (("tfds_name", self.name), ("val_name", self.val)):

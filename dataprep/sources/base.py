@@ -413,7 +413,6 @@ class Conversion:
     plan_hash: str
     """Plan of the dataset that is converted."""
     revision: int
-    """Revision of that dataset."""
     was_shuffled: bool
     """Whether its samples are in random order."""
     shuffle: bool = True

@@ -89,7 +89,6 @@ def top_level_items(stream: BinaryIO, where: str) -> Iterator[tuple[str, Any]]:
 @dataclass(frozen=True, slots=True)
 class AnnotationFile:
     url: str
-    """URL, for messages."""
     source: SourceFile
     """The original file that holds it: an archive, or the file itself."""
     open: Callable[[], AbstractContextManager[BinaryIO]]
@@ -118,7 +117,6 @@ class PanopticImages:
         self._file = _find(root, archive_of("panoptic", folder), f"{self._name}.zip")
         self._zip: zipfile.ZipFile | None = None
         self.url = self._file.url if self._file is not None else root.url_of(f"{FOLDER}/{self._name}")
-        """URL, for messages."""
 
     def __enter__(self) -> PanopticImages:
         if self._file is not None:

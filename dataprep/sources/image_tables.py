@@ -85,7 +85,6 @@ class TableRow(NamedTuple):
     image: Any
     """Value of the image column: bytes, a path, or a dictionary of both."""
     values: Values
-    """Values of the other columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +116,7 @@ class ImageTable:
 class TableColumns:
     kinds: Mapping[str, Kind]
     types: Mapping[str, str]
-    """Types as messages name them."""
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names of the classes, by column; the column has positions in them."""
 
 
 def columns_of(table: ImageTable) -> TableColumns:

@@ -404,7 +404,6 @@ class HubImages:
     unpack_to: Storage | None
     progress: Progress | None
     _labels: dict[str, int] = field(default_factory=dict)
-    """Label by WNID."""
     _wnids: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -57,7 +57,6 @@ SHOWN_PROBLEMS = 10
 """Maximum number of problems that an error lists."""
 T = TypeVar("T")
 Chunk = tuple[Sequence[str], Callable[[int], T]]
-"""Names of values, and a function that returns the value at a position."""
 CHUNK_ITEMS = 1 << 13
 COMPARED_HASHES = 1_000
 """Number of equal hashes whose names are compared in one pass over all references."""

@@ -36,7 +36,6 @@ LAION_COLUMNS = (frozenset({"URL", "TEXT", "LICENSE", "similarity"}), frozenset(
 and Re-LAION."""
 _HIDDEN = re.compile(r"(?:^|/)[._]")
 SPLIT = "train"
-"""Name of the only split."""
 
 
 class Role(NamedTuple):
@@ -102,7 +101,6 @@ UNNAMED = replace(LAION, description=NAMED_DESCRIPTION, citation="", licence=UNS
 class Row(NamedTuple):
     key: str
     roles: dict[str, Value]
-    """Values by role, for the roles that the table has."""
     carried: tuple[Value, ...]
     """The row's values in the columns that `LaionTables.carried` lists, in that order."""
 
@@ -113,7 +111,6 @@ class LaionTables:
 
     files: tuple[TableFile, ...]
     columns: dict[str, str]
-    """Column name by role."""
     rows_per_shard: int
 
     @property

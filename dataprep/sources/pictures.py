@@ -242,7 +242,6 @@ class _Types:
     rounded: str = ""
     """First row with an integer that a 64-bit float cannot hold exactly."""
     columns: dict[str, _Types] = field(default_factory=dict)
-    """Columns of records."""
 
     def add(self, value: Any, place: _Place) -> None:
         """Take one value. Raises SourceError for a value that cannot be a feature."""

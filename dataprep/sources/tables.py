@@ -40,7 +40,6 @@ Kind = Literal["int", "float", "string"]
 Value: TypeAlias = str | int | float | None
 """A value of a table; None if it is missing."""
 TABLES = (".parquet", ".csv", ".tsv", ".jsonl")
-"""Suffixes of tables."""
 MAX_PART_BYTES = 2**30
 """Maximum size of one part of a text file, which is held in memory. 10,000 rows of LAION have 3 MB."""
 MAX_HEADER_BYTES = 2**20

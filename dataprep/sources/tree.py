@@ -115,7 +115,6 @@ class Tree:
     texts: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     """Text files of the images."""
     num_empty: int = 0
-    """Number of empty images."""
     first_empty: list[Original] = field(default_factory=list)
     """The first of these images, for a message."""
     passed_over: Counter[str] = field(default_factory=Counter)
