@@ -134,7 +134,7 @@ def dataset_of(manifest: Manifest) -> Dataset:
     if isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options):
         return dataset.described_by(_own_of(manifest))
     if isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
-        from dataprep.sources.fake import FakeImageNet
+        from dataprep.sources.imagenet import FakeImageNet
 
         if isinstance(dataset, FakeImageNet):
             return dataset.with_images(images)

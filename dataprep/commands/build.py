@@ -580,7 +580,7 @@ def _excluded(values: Iterable[str], text_files: Iterable[tuple[str, str]]) -> t
 def _default_images(dataset: Dataset) -> int | None:
     if not dataset.generated:
         return None
-    from dataprep.sources.fake import DEFAULT_IMAGES
+    from dataprep.sources.imagenet import DEFAULT_IMAGES
 
     return DEFAULT_IMAGES
 
@@ -591,7 +591,7 @@ def _source(dataset: Dataset, source: str | None, *, write: bool) -> str:
         if source is None:
             raise UsageError(f"{dataset.name} needs `source`, the folder or prefix of its original files")
         return pinned(source).url if is_hub(source) else source
-    from dataprep.sources.fake import FakeImageNet
+    from dataprep.sources.imagenet import FakeImageNet
 
     default = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "dataprep", dataset.name)
     place = open_storage(source or str(default))

@@ -6,7 +6,7 @@ archive, offset and size of one image, its key and its label.
 base.py                             what a dataset is, published or a user's own; archives.py, folders.py and keys.py
                                     read archives and folders, and make keys of names
 coco.py                             COCO 2017; coco_files.py opens its annotations, coco_annotations.py groups them
-imagenet.py, fake.py                ImageNet and ImageNet-21k; imagenet_labels.py has the labels of val
+imagenet.py                         ImageNet, ImageNet-21k and imagenet-fake; imagenet_labels.py has the labels of val
 folder.py                           a user's tree, listed by tree.py; pictures.py makes rows of metadata
                                     into labels and features
 table.py                            a user's tables: image_tables.py finds columns, rows and images, tables.py reads
@@ -82,7 +82,7 @@ _DATASETS = {
     "coco-dup5": "coco:COCO_DUP5",
     "imagenet": "imagenet:IMAGENET",
     "imagenet-21k": "imagenet:IMAGENET_21K",
-    "imagenet-fake": "fake:IMAGENET_FAKE",
+    "imagenet-fake": "imagenet:IMAGENET_FAKE",
 }
 _OWN = {"folder": "folder:FOLDER", "table": "table:TABLE"}
 DATASETS: Mapping[str, Dataset] = _OnDemand(_DATASETS)
@@ -151,7 +151,7 @@ def configured(
         dataset = dataset.with_annotations(annotations)
     if fake_images is None:
         return dataset
-    from dataprep.sources.fake import FakeImageNet
+    from dataprep.sources.imagenet import FakeImageNet
 
     if isinstance(dataset, FakeImageNet):
         return dataset.with_images(fake_images)
