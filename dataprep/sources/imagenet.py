@@ -176,10 +176,9 @@ class HubImageNet(ImageNet):
         for table in self.tables[split]:
             source = image_tables.packed_source(table, is_unpacked=True)
             finder.found.sources.append(source)
-            for image in images.read(table, source, split):
-                label = finder.label(image.wnid, image.where)
-                member = Member(image.key_parts[-1], image.offset, image.num_bytes)
-                finder.found.add(image.key_parts, table.name, member, label, crc32c=image.crc32c)
+            for where, wnid, parts, image in images.read(table, source, split):
+                member = Member(parts[-1], image.offset, image.num_bytes)
+                finder.found.add(parts, table.name, member, finder.label(wnid, where), crc32c=image.crc32c)
         return replace(finder.enumeration_found(), is_checked=True)
 
 
@@ -354,19 +353,6 @@ IMAGENET_21K = ImageNet21k(
 )
 
 
-class HubImage(NamedTuple):
-    """One image of ImageNet in a parquet file."""
-
-    where: str
-    """Table and row, for messages."""
-    wnid: str
-    key_parts: tuple[str, ...]
-    offset: int
-    num_bytes: int
-    crc32c: int
-    """CRC32C of the image when it was measured or unpacked."""
-
-
 def hub_tables(root: Storage) -> dict[str, list[image_tables.ImageTable]]:
     """Return the parquet files of each split; empty if the first known file is an image or an annotation, so that the
     source is unpacked folders.
@@ -417,9 +403,11 @@ class HubImages:
         for label, wnid in enumerate(self.classes or ()):
             self._labels[wnid], self._wnids[label] = label, wnid
 
-    def read(self, table: image_tables.ImageTable, source: SourceFile, split: str) -> Iterator[HubImage]:
-        """Yield the images of a table. Raises SourceError if the file cannot be read, or an image's name or label is
-        not ImageNet's."""
+    def read(
+        self, table: image_tables.ImageTable, source: SourceFile, split: str
+    ) -> Iterator[tuple[str, str, tuple[str, ...], image_tables.PackedImage]]:
+        """Yield the images of a table, each with its place for messages, its WNID and the components of its key. Raises
+        SourceError if the file cannot be read, or an image's name or label is not ImageNet's."""
         columns = image_tables.columns_of(table)
         image_column = image_tables.choose_image_column(table, columns, None)
         if columns.kinds[image_column] != "struct":
@@ -434,17 +422,12 @@ class HubImages:
             progress=self.progress,
         )
         for image in images.rows(table, source):
-            yield self._named(table, image, split)
-
-    def _named(self, table: image_tables.ImageTable, image: image_tables.PackedImage, split: str) -> HubImage:
-        where = f"{table.url} row {image.row.number}"
-        label = image.row.values.get(LABEL_COLUMN)
-        label = label if isinstance(label, int) else None
-        name = (image_tables.image_path(image.row) or "").rpartition("/")[2]
-        stem, wnid = self._parsed(where, name, split, label)
-        parts = (wnid, f"{stem}.JPEG") if split == "train" else (f"{stem}.JPEG",)
-        self._check_label(where, wnid, label)
-        return HubImage(where, wnid, parts, image.offset, image.num_bytes, image.crc32c)
+            where, label = f"{table.url} row {image.row.number}", image.row.values.get(LABEL_COLUMN)
+            label = label if isinstance(label, int) else None
+            name = (image_tables.image_path(image.row) or "").rpartition("/")[2]
+            stem, wnid = self._parsed(where, name, split, label)
+            self._check_label(where, wnid, label)
+            yield where, wnid, (wnid, f"{stem}.JPEG") if split == "train" else (f"{stem}.JPEG",), image
 
     def _parsed(self, where: str, name: str, split: str, label: int | None) -> tuple[str, str]:
         """Return the first part of an image's name, and its class, which the name of a val image may lack."""
