@@ -37,9 +37,9 @@ from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
 from dataprep.messages import quoted
-from dataprep.sources import Dataset, configured
+from dataprep.sources import configured
 from dataprep.sources.archives import BLOCK_BYTES
-from dataprep.sources.base import CONVERTED, Conversion
+from dataprep.sources.base import CONVERTED, Conversion, Dataset
 from dataprep.sources.keys import same_names
 from dataprep.sources.unpacked import unpacked_sources
 from dataprep.storage import Storage, open_originals, open_storage

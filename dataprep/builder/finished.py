@@ -24,8 +24,17 @@ from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
 from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, Dataset, FinishedDataset, OwnData, recorded_class
-from dataprep.sources.base import FINISHED, MAX_SAMPLES, NamedDataset, name_fault, split_fault
+from dataprep.sources import BUILT, recorded_class
+from dataprep.sources.base import (
+    FINISHED,
+    MAX_SAMPLES,
+    Dataset,
+    FinishedDataset,
+    NamedDataset,
+    OwnData,
+    name_fault,
+    split_fault,
+)
 from dataprep.storage import Storage
 
 

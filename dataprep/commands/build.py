@@ -47,8 +47,8 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.messages import counted, did_you_mean, human_bytes, not_one_of
-from dataprep.sources import BUILT, DATASETS, Dataset, OwnData, configured, own_name_fault
-from dataprep.sources.base import SPLITS, UNSTATED, name_from
+from dataprep.sources import BUILT, DATASETS, configured, own_name_fault
+from dataprep.sources.base import SPLITS, UNSTATED, Dataset, OwnData, name_from
 from dataprep.sources.keys import ARCHIVES, PACKED
 from dataprep.storage import open_originals, open_storage
 from dataprep.storage.hub import is_hub, pinned

@@ -31,8 +31,8 @@ from dataprep.fetched import collect
 from dataprep.fetched.existing import open_fetched, rejected_rows
 from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, laion_of
 from dataprep.messages import counted, human_bytes, printable, shell_words, shortened
-from dataprep.sources import OwnData, own_name_fault
-from dataprep.sources.base import UNSTATED
+from dataprep.sources import own_name_fault
+from dataprep.sources.base import UNSTATED, OwnData
 from dataprep.sources.laion import DEFAULT_ROWS_PER_SHARD, open_tables
 
 if TYPE_CHECKING:

@@ -29,43 +29,13 @@ from typing import TYPE_CHECKING, Any
 from dataprep.dataset.features import Feature
 from dataprep.errors import UsageError
 from dataprep.messages import did_you_mean
-from dataprep.sources.base import (
-    CLASS_NAME,
-    CONVERTED,
-    FINISHED,
-    ArchiveFacts,
-    Dataset,
-    FinishedDataset,
-    OwnData,
-    OwnDataset,
-    SourceCheck,
-    SplitFacts,
-    name_fault,
-)
+from dataprep.sources import base
+from dataprep.sources.base import SplitFacts
 
 if TYPE_CHECKING:
     from dataprep.sources.custom import Image, ImageDataset, images_in
 
-__all__ = [
-    "BUILT",
-    "DATASETS",
-    "OWN",
-    "ArchiveFacts",
-    "Dataset",
-    "Feature",
-    "FinishedDataset",
-    "Image",
-    "ImageDataset",
-    "OwnData",
-    "OwnDataset",
-    "SourceCheck",
-    "SplitFacts",
-    "configured",
-    "dataset_named",
-    "images_in",
-    "own_name_fault",
-    "recorded_class",
-]
+__all__ = ["BUILT", "DATASETS", "OWN", "Feature", "Image", "ImageDataset", "SplitFacts", "configured", "images_in"]
 
 
 class _OnDemand(UserDict[str, Any]):
@@ -85,11 +55,11 @@ _DATASETS = {
     "imagenet-fake": "imagenet:IMAGENET_FAKE",
 }
 _OWN = {"folder": "folder:FOLDER", "table": "table:TABLE"}
-DATASETS: Mapping[str, Dataset] = _OnDemand(_DATASETS)
+DATASETS: Mapping[str, base.Dataset] = _OnDemand(_DATASETS)
 """Published datasets whose original files hold images, by name."""
-OWN: Mapping[str, OwnDataset] = _OnDemand(_OWN)
+OWN: Mapping[str, base.OwnDataset] = _OnDemand(_OWN)
 """Kinds of user data, by name."""
-BUILT: Mapping[str, Dataset] = _OnDemand({**_DATASETS, **_OWN, "laion": "laion:LAION"})
+BUILT: Mapping[str, base.Dataset] = _OnDemand({**_DATASETS, **_OWN, "laion": "laion:LAION"})
 """All datasets that can be built: DATASETS, OWN, and laion, whose original files are tables of URLs."""
 _OF_CUSTOM = ("Image", "ImageDataset", "images_in")
 
@@ -101,7 +71,7 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.custom"), name)
 
 
-def dataset_named(name: str) -> Dataset:
+def dataset_named(name: str) -> base.Dataset:
     """Return the dataset with this name. Raises UsageError, with the choices and the nearest one, if it is unknown."""
     if name in DATASETS:
         return DATASETS[name]
@@ -109,7 +79,7 @@ def dataset_named(name: str) -> Dataset:
     raise UsageError(f"unknown dataset {name!r}: expected one of {', '.join(DATASETS)}{hint}")
 
 
-def recorded_class(name: str) -> Dataset | None:
+def recorded_class(name: str) -> base.Dataset | None:
     """Return the class of the dataset that a plan or a manifest names, without importing user code.
 
     Args:
@@ -118,14 +88,18 @@ def recorded_class(name: str) -> Dataset | None:
     """
     if name in BUILT:
         return BUILT[name]
-    if name == CONVERTED.name:
-        return CONVERTED
-    return FINISHED if CLASS_NAME.fullmatch(name) else None
+    if name == base.CONVERTED.name:
+        return base.CONVERTED
+    return base.FINISHED if base.CLASS_NAME.fullmatch(name) else None
 
 
 def configured(
-    name: str, *, fake_images: int | None = None, own: OwnData | None = None, annotations: tuple[str, ...] | None = None
-) -> Dataset:
+    name: str,
+    *,
+    fake_images: int | None = None,
+    own: base.OwnData | None = None,
+    annotations: tuple[str, ...] | None = None,
+) -> base.Dataset:
     """Return the dataset of a build, configured by the build's options.
 
     Args:
@@ -134,13 +108,13 @@ def configured(
     Raises:
         UsageError: The name is unknown, or a dataset with originals was given a size.
     """
-    if CLASS_NAME.fullmatch(name):
+    if base.CLASS_NAME.fullmatch(name):
         from dataprep.sources.custom import custom_dataset
 
-        kind: OwnDataset = custom_dataset(name)
+        kind: base.OwnDataset = custom_dataset(name)
         return kind if own is None else kind.described_by(own)
-    if name in OWN or name == CONVERTED.name:
-        kind = CONVERTED if name == CONVERTED.name else OWN[name]
+    if name in OWN or name == base.CONVERTED.name:
+        kind = base.CONVERTED if name == base.CONVERTED.name else OWN[name]
         return kind if own is None else kind.described_by(own)
     dataset = dataset_named(name)
     if annotations is not None:
@@ -160,4 +134,4 @@ def configured(
 
 def own_name_fault(name: str) -> str:
     """Return the reason that a user's own dataset cannot have this name; empty if it can."""
-    return name_fault(name, frozenset(BUILT))
+    return base.name_fault(name, frozenset(BUILT))

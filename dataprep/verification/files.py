@@ -32,7 +32,7 @@ from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, annotations_of, image_file, image_suffix, metadata_file, repeat_links
 from dataprep.messages import quoted
-from dataprep.sources import Dataset
+from dataprep.sources.base import Dataset
 from dataprep.storage import Storage
 from dataprep.storage.checksums import crc32c_of, digests_of
 from dataprep.storage.errors import disk_errors

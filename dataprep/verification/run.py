@@ -45,8 +45,8 @@ from dataprep.dataset.views import VIEWS, find_view, read_view, view_names
 from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.messages import counted, printable, quoted
-from dataprep.sources import Dataset, SplitFacts
-from dataprep.sources.base import CONVERTED
+from dataprep.sources import SplitFacts
+from dataprep.sources.base import CONVERTED, Dataset
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of
 from dataprep.storage.copies import stored_crc32c

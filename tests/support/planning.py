@@ -121,7 +121,7 @@ def request_of(asked: dict[str, Any]) -> Any:
     """Return the request of a build; a made-up list is a dataset of its own, known to this process alone."""
     from dataprep import sources
     from dataprep.builder.plan import BuildOptions, BuildRequest
-    from dataprep.sources import OwnData
+    from dataprep.sources.base import OwnData
 
     own, dataset = None, next((kind for kind in WRITERS if kind in asked), "synthetic")
     if dataset == "synthetic":

@@ -19,7 +19,8 @@ from dataprep.builder.enumeration import (
 from dataprep.builder.references import refs_table
 from dataprep.dataset.features import Feature
 from dataprep.dataset.records import Enumeration, SourceFile
-from dataprep.sources import DATASETS, OwnData, configured
+from dataprep.sources import DATASETS, configured
+from dataprep.sources.base import OwnData
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of_bytes
 from tests.support.damage import flipped

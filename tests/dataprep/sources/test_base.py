@@ -7,8 +7,8 @@ import pytest
 
 from dataprep.dataset.records import Enumeration, SampleRef
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources import DATASETS, ArchiveFacts, SplitFacts, dataset_named
-from dataprep.sources.base import MAX_IMAGE_BYTES, Member, RefCollector
+from dataprep.sources import DATASETS, SplitFacts, dataset_named
+from dataprep.sources.base import MAX_IMAGE_BYTES, ArchiveFacts, Member, RefCollector
 from dataprep.storage import open_storage
 
 COCO = dataset_named("coco-dup5")
