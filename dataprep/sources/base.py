@@ -222,10 +222,7 @@ class Dataset(ABC):
                 more = f" (and {len(odd) - 1:,} more classes)" if len(odd) > 1 else ""
                 problems.append(f"class {classes[odd[0]]} has {counts[odd[0]]:,}, expected {expected}{more}")
         if problems:
-            raise SourceError(
-                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "download the originals again, or build what exists with `allow_partial`"
-            )
+            raise unlike_published(f"{root.url}: {self.name} {split}", *problems)
 
     def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:
         """Compare the sizes and md5s of a split's archives with the published ones, reading each once. Raises
@@ -251,6 +248,12 @@ class Dataset(ABC):
             names = ", ".join(archive.name for archive in facts.archives) or "no archive"
             raise SourceError(f"{root.url}: nothing to check: {self.name} {split} has published digests of {names}")
         return checks
+
+
+def unlike_published(where: str, *problems: str) -> SourceError:
+    """Return the error for originals that differ from what was published."""
+    advice = "download the originals again, or build what exists with `allow_partial`"
+    return SourceError(f"{where}: {'; '.join(problems)}: {advice}")
 
 
 def pinned(root: Storage, found: Enumeration) -> Enumeration:

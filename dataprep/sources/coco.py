@@ -16,7 +16,7 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import damaged
 from dataprep.messages import counted, not_one_of, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, SplitRequest
+from dataprep.sources.base import ArchiveFacts, Dataset, RefCollector, SplitFacts, SplitRequest, unlike_published
 from dataprep.sources.coco_files import KINDS, archive_of, find_json
 from dataprep.sources.folders import folder_files
 from dataprep.storage.base import Storage
@@ -115,11 +115,8 @@ class AnnotatedCoco(Coco):
             found = self._found(root, wanted, annotations.of)
             unused = annotations.unused()
             if unused and not allow_partial:
-                raise SourceError(
-                    f"{root.url}: {self.name} {split}: annotations of {len(unused):,} images that do not exist, "
-                    f"such as {shown(unused[0])}: download the originals again, or build what exists with "
-                    "`allow_partial`"
-                )
+                what = f"annotations of {len(unused):,} images that do not exist, such as {shown(unused[0])}"
+                raise unlike_published(f"{root.url}: {self.name} {split}", what)
             found.sources.extend(annotations.sources)
             notes = tuple(_notes(split, unused, annotations))
         return replace(found.enumeration(), features=dict(self.features), notes=notes)
@@ -137,10 +134,7 @@ class AnnotatedCoco(Coco):
             if len(names) != CATEGORY_COUNTS[kind]
         ]
         if problems:
-            raise SourceError(
-                f"{root.url}: {self.name} {split}: {'; '.join(problems)}: "
-                "download the originals again, or build what exists with `allow_partial`"
-            )
+            raise unlike_published(f"{root.url}: {self.name} {split}", *problems)
 
     def _refuse_other_categories(self, root: Storage, split: str, found: CocoAnnotations) -> None:
         """Refuse categories of two splits that differ, because a label is a position among them."""

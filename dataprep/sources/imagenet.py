@@ -578,10 +578,8 @@ def _refuse_other_counts(root: Storage, release: str, found: Release) -> None:
     counts = " or ".join(
         f"{images:,} images of {classes:,} classes ({name})" for name, (images, classes) in expected.items()
     )
-    raise SourceError(
-        f"{root.url}: imagenet-21k train: {found.images:,} images of {found.classes:,} classes, expected {counts}: "
-        "download the originals again, or build what exists with `allow_partial`"
-    )
+    what = f"{found.images:,} images of {found.classes:,} classes, expected {counts}"
+    raise base.unlike_published(f"{root.url}: imagenet-21k train", what)
 
 
 FAKE_TAR = "imagenet-fake.tar"
