@@ -126,15 +126,12 @@ class AdoptRequest:
 
 
 def find(storage: Storage, request: AdoptRequest, head: HeadFiles | None = None) -> Found:
-    """Find the data at a storage by the names of the files.
+    """Find the data at a storage by the names of the files. Raises UsageError if no file can be adopted, the choice is
+    ambiguous without further options, or the data have no labels, named classes already, or another number of classes
+    than names, and SourceError if a TFDS description cannot be read, or names files that do not exist.
 
     Args:
         head: The part of a folder's files that `head_files` lists; None: all files.
-
-    Raises:
-        UsageError: No file can be adopted, the choice is ambiguous without further options, or the data have no labels,
-            named classes already, or another number of classes than names.
-        SourceError: A TFDS description cannot be read, or names files that do not exist.
     """
     found, names = _found(storage, request, head), request.class_names
     if not names:
@@ -305,15 +302,13 @@ def find_folder_images(
     """Find the images of each split, and the sorted classes.
 
     A split without class folders has images without a label. If the index begins with heads, each folder is a class,
-    also one without an image: a head does not look into all of them.
+    also one without an image: a head does not look into all of them. Raises UsageError if a split has no image, or has
+    classes that the others do not have.
 
     Args:
         folders: Folder of each split, below the root; empty for the root itself.
         heads: Ascending numbers of images with which the index of HEAD_SPLIT begins.
         head: What was listed, if that is the last of the heads alone.
-
-    Raises:
-        UsageError: A split has no image, or has classes that the others do not have.
     """
     splits = {split: _class_folders(listing, folder) for split, folder in folders.items()}
     classes_of = {split: by_class.keys() - {NO_CLASS} for split, (by_class, _) in splits.items()}

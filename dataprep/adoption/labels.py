@@ -62,13 +62,11 @@ class LabelReader:
 
     def label(self, value: object, name: str) -> int:
         """Return the label for a stored value; -1 means no label. A text has its position among `labels().texts`.
+        Raises SourceError if the value is not a label, or the shard has both integers and texts; the error's text is a
+        clause.
 
         Args:
             value: The value that was stored: an integer, the text of one, or the text of a class.
-
-        Raises:
-            SourceError: The value is not a label, or the shard has both integers and texts; the error's text is a
-                clause.
         """
         label = int(value) if isinstance(value, str) and _INTEGER.fullmatch(value) else value
         if isinstance(label, int) and not isinstance(label, bool) and -1 <= label < self._most:
@@ -109,13 +107,11 @@ class ShardLabels:
 
 
 def text_classes(found: Iterable[ShardLabels], samples: int, *, where: str) -> tuple[str, ...]:
-    """Return the sorted texts of all shards, which are the names of the classes; nothing if labels are integers.
+    """Return the sorted texts of all shards, which are the names of the classes; nothing if labels are integers. Raises
+    SourceError if some labels are integers and others texts, or nearly every sample has a different text.
 
     Args:
         samples: Number of samples that have a label.
-
-    Raises:
-        SourceError: Some labels are integers and others texts, or nearly every sample has a different text.
     """
     texts: set[str] = set()
     integer: int | None = None

@@ -106,14 +106,12 @@ def tar_samples(reader: ByteReader) -> Iterator[TarSample]:
 def tar_rows(
     reader: ByteReader, *, labels: LabelReader, fields: Counter[str], digest: bool
 ) -> Iterator[IndexRow | Event]:
-    """Yield a row for each sample, and an Event for each that has no image.
+    """Yield a row for each sample, and an Event for each that has no image. Raises SourceError if the tar is damaged
+    (see `tar_samples`), or a label is not valid.
 
     Args:
         labels: Reads the labels; its field is an extension or a key of the .json member, by default .cls, then `label`.
         fields: Receives the number of samples that have each field.
-
-    Raises:
-        SourceError: The tar is damaged (see `tar_samples`), or a label is not valid.
     """
     for sample in tar_samples(reader):
         key = key_from(sample.base)
@@ -154,17 +152,15 @@ def tfrecord_rows(
     digest: bool,
     seen: Counter[FeatureShape] | None = None,
 ) -> Iterator[IndexRow | Event]:
-    """Yield a row for each record, and an Event for each whose image has no bytes.
+    """Yield a row for each record, and an Event for each whose image has no bytes. Raises SourceError if a frame's
+    length does not match its checksum, the file is truncated, a message is not an Example, or its image is not a single
+    value of bytes.
 
     Args:
         shard: Name of the file, which becomes part of the keys of records without one.
         labels: Reads the labels; its field is a feature, by default one of LABEL_FEATURES.
         fields: Receives the number of samples that have each feature other than the image.
         seen: Receives the number of records by shape of each feature; None to skip counting.
-
-    Raises:
-        SourceError: A frame's length does not match its checksum, the file is truncated, a message is not an Example,
-            or its image is not a single value of bytes.
     """
     for number, (start, stop) in enumerate(_frames(reader)):
         record = _Record(reader, number, start + FRAME_HEAD_BYTES, stop - FRAME_TAIL_BYTES)

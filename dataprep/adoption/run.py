@@ -88,16 +88,13 @@ class _ReadData:
 
 
 def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: HeadFiles | None = None) -> Adoption:
-    """Write index and manifest, unless they exist.
+    """Write index and manifest, unless they exist. Raises UsageError if there is nothing to adopt, another dataset
+    exists, or the choice is ambiguous without further options, and SourceError if the data are damaged; the text says
+    where.
 
     Args:
         workers: Number of worker processes; with 0 this process reads the shards.
         head: The part of a folder's files that `head_files` lists; None: all files.
-
-    Raises:
-        UsageError: There is nothing to adopt, another dataset exists, or the choice is ambiguous without further
-            options.
-        SourceError: The data are damaged; the text says where.
     """
     data, index = open_linked(request.url), open_storage(request.index_url or request.url)
     if isinstance(index, ReadOnlyStorage):

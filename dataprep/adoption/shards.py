@@ -116,15 +116,13 @@ class ReadShard:
 
 
 def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) -> list[ReadShard]:
-    """Read all shards, and return them in the order of their splits and files.
+    """Read all shards, and return them in the order of their splits and files. Raises SourceError if the data are
+    damaged; the text says where.
 
     Args:
         folder: An empty, private folder that outlives the result.
         workers: Number of worker processes; with 0 this process reads. It always reads image folders itself, because
             their files need not be opened.
-
-    Raises:
-        SourceError: The data are damaged; the text says where.
     """
     shards = job.found.shards
     progress.started(len(shards), sum(shard.num_bytes for shard in shards))

@@ -52,14 +52,11 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
 
 
 def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -> NoReturn:
-    """Raise an error about a dataset that was made with other codec versions than this build's.
+    """Raise an error about a dataset that was made with other codec versions than this build's. Raises
+    VerificationError if files are missing or have another size, and UsageError if all files are there.
 
     Args:
         versions: Both versions in words, as `other_versions` returns them.
-
-    Raises:
-        VerificationError: Files are missing or have another size.
-        UsageError: All files are there.
     """
     advice = "or build all of it again with `overwrite`"
     if damage := _damage(storage, manifest):
@@ -217,12 +214,9 @@ class _ToldProgress:
 
 
 def refuse_output(request: BuildRequest, plan: Plan) -> None:
-    """Raise the error that `run_build` would raise about the output before the first shard, without writing.
-
-    Raises:
-        UsageError: Another dataset, another build or other files are there.
-        VerificationError: The dataset is there and damaged.
-    """
+    """Raise the error that `run_build` would raise about the output before the first shard, without writing. Raises
+    UsageError if another dataset, another build or other files are there, and VerificationError if the dataset is there
+    and damaged."""
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
     if _refuse_foreign(storage, overwrite=request.overwrite) is _Output.LEFT:
@@ -321,12 +315,9 @@ def _owner_and_manifest(
 
 
 def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest | None:
-    """Return the manifest of exactly this plan, or None.
-
-    Raises:
-        UsageError: Another dataset exists, or this one, made with other versions of the codecs.
-        VerificationError: It was made with other versions of the codecs, and is damaged.
-    """
+    """Return the manifest of exactly this plan, or None. Raises UsageError if another dataset exists, or this one, made
+    with other versions of the codecs, and VerificationError if it was made with other versions of the codecs, and is
+    damaged."""
     manifest = read_manifest(storage)
     if manifest is None or manifest.plan_hash == plan.plan_hash:
         return manifest

@@ -39,12 +39,8 @@ from dataprep.storage import Storage
 
 
 def readable_manifest(storage: Storage) -> Manifest:
-    """Return the manifest of a dataset after checking that recipe and format derive every name in it.
-
-    Raises:
-        UsageError: There is no dataset.
-        FormatError: Its manifest is not one that a build writes.
-    """
+    """Return the manifest of a dataset after checking that recipe and format derive every name in it. Raises UsageError
+    if there is no dataset, and FormatError if its manifest is not one that a build writes."""
     manifest = read_manifest(storage)
     if manifest is None:
         raise no_dataset(storage)

@@ -126,16 +126,14 @@ class CheckedImage:
 
 
 def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedImage | Event:
-    """Check one original image, and repair or resize it if needed, for storage in a shard.
+    """Check one original image, and repair or resize it if needed, for storage in a shard. Raises ImageError if the
+    image would be repaired or rejected, and the policy says `fail`.
 
     Args:
         data: The original file's bytes; None if the file did not exist when the build was planned.
 
     Returns:
         The image to write, or the Event of its rejection.
-
-    Raises:
-        ImageError: The image would be repaired or rejected, and the policy says `fail`.
     """
     try:
         checked = _check(key, data, policy)

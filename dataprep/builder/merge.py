@@ -200,15 +200,12 @@ def merge_split(
     check: Check,
     seen: Seen,
 ) -> SplitManifest:
-    """Merge the receipts of one split, shard after shard, and write its index and its events.
+    """Merge the receipts of one split, shard after shard, and write its index and its events. Raises BuildError if a
+    receipt is missing, and FormatError if a receipt does not match the plan of its shard.
 
     Args:
         publishing: Publishes index and events, which may continue after this call.
         seen: Called with every receipt and its index rows, in the order of the shards.
-
-    Raises:
-        BuildError: A receipt is missing.
-        FormatError: A receipt does not match the plan of its shard.
     """
     storage = build.storage
     shards: list[ShardEntry] = []

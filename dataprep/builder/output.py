@@ -292,15 +292,12 @@ class OpenBuild:
 
 @lru_cache(maxsize=4)
 def open_build(output_url: str, root: str, pointer: bytes | None = None) -> OpenBuild:
-    """Open a running build, once in each process.
+    """Open a running build, once in each process. Raises OvertakenError if the build has been overwritten or is
+    finished, and UsageError if this process has other codec versions than the plan.
 
     Args:
         pointer: Content of `plan.json` that another process has read: nothing is read then, and whether the build was
             overtaken shows when its files are read and before any is put in place. None reads it.
-
-    Raises:
-        OvertakenError: The build has been overwritten or is finished.
-        UsageError: This process has other codec versions than the plan.
     """
     storage = open_storage(output_url)
     claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
@@ -604,14 +601,12 @@ def is_over_remains(storage: Storage, plan: plans.Plan) -> bool:
 
 
 def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
-    """Claim, for a plan, a place with remaining files of its dataset; return whether it was cleared instead.
+    """Claim, for a plan, a place with remaining files of its dataset; return whether it was cleared instead. Raises
+    UsageError if the files belong to another plan, or some belong to no plan.
 
     Args:
         storage: The output, with files that `may_be_left` found.
         overwrite: Remove the files of the plan first, if a card names it.
-
-    Raises:
-        UsageError: The files belong to another plan, or some belong to no plan.
     """
     named = refuse_other_remains(storage, planned.plan, overwrite=overwrite)
     claim = claim_place(storage, planned)

@@ -232,12 +232,8 @@ class Plan:
 
 
 def plan_from_document(document: JsonObject, *, where: str = "plan", advice: str = "build it again") -> Plan:
-    """Read back what `Plan.document` wrote.
-
-    Raises:
-        FormatError: The document is not a plan.
-        UsageError: An option has an invalid value.
-    """
+    """Read back what `Plan.document` wrote. Raises FormatError if the document is not a plan, and UsageError if an
+    option has an invalid value."""
     plan = convert(document, Plan, where=where, advice=advice)
     for fault in feature_faults(plan.features):
         raise FormatError(f"{where}: {fault}; {advice}")

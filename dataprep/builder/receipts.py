@@ -59,13 +59,11 @@ def _index_of(name: str, root: str) -> int | None:
 def write_receipt(
     storage: Storage, receipt: ShardReceipt, rows: pa.Table, root: str, before: Callable[[], None] | None = None
 ) -> None:
-    """Store a shard's receipt and index rows, create-only: from here on the shard is done.
+    """Store a shard's receipt and index rows, create-only: from here on the shard is done. Raises ConflictError if
+    another receipt exists.
 
     Args:
         before: Called after the receipt's bytes are written and before it gets its name; see `Storage.create_last`.
-
-    Raises:
-        ConflictError: Another receipt exists.
     """
     metadata = {b"receipt": json.dumps(asdict(receipt), sort_keys=True).encode(), b"of": root.encode()}
     sink = pa.BufferOutputStream()

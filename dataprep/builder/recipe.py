@@ -121,15 +121,13 @@ class Recipe(ABC):
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[Manifest, Callable[[], None]]:
         """Write all files but the manifest from the receipts, each create-only. Return the manifest, and the function
-        that compares the files in place with the receipts (`dataprep.builder.merge.Published.check`).
+        that compares the files in place with the receipts (`dataprep.builder.merge.Published.check`). Raises BuildError
+        if a receipt is missing, or too many images were rejected, and OvertakenError if another build owns the output
+        now.
 
         Args:
             publishing: Publishes index and events, which may continue after this call.
             log: Called with each line for the user.
-
-        Raises:
-            BuildError: A receipt is missing, or too many images were rejected.
-            OvertakenError: Another build owns the output now.
         """
 
     # Requests to buckets, and names of the files

@@ -106,7 +106,8 @@ def are_stored(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, 
 def repair_references(
     tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, claim: Claim, log: Callable[[str], None]
 ) -> Claim:
-    """Store the references of a build again if they are absent or damaged.
+    """Store the references of a build again if they are absent or damaged. Raises OvertakenError if another build owns
+    the output now, and BuildError if the tables have been consumed.
 
     Args:
         tables: References of the same plan, made from the originals, one table a shard; consumed only if needed.
@@ -114,10 +115,6 @@ def repair_references(
 
     Returns:
         The claim; a new one if the digest differs because another version of pyarrow wrote the file.
-
-    Raises:
-        OvertakenError: Another build owns the output now.
-        BuildError: The tables have been consumed.
     """
     name = plan_parquet(claim.root)
     try:

@@ -170,12 +170,8 @@ class ImageWriter:
         self._number = 0
 
     def add(self, sample: records.Sample) -> None:
-        """Begin to write one image to a free name; waits while too many writes are in flight.
-
-        Raises:
-            OvertakenError: Another build owns the output now.
-            StorageError: An earlier image could not be written.
-        """
+        """Begin to write one image to a free name; waits while too many writes are in flight. Raises OvertakenError if
+        another build owns the output now, and StorageError if an earlier image could not be written."""
         if self._number % WRITES_BETWEEN_CHECKS == 0 and not self._build.storage.is_local:
             self._build.check()
         self._number += 1

@@ -52,13 +52,11 @@ def open_linked(url: str) -> Storage:
 
 def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
     """Open the storage that holds a dataset's shards: the manifest's own, or for adopted data the place that it names.
+    Raises FormatError if the data_url in the manifest is not a text.
 
     Args:
         named: Whether the user named the place of adopted data, and so vouches for the links in it
             (`check_named`). If not, a link that leads out of the data is a UsageError when it is read.
-
-    Raises:
-        FormatError: The data_url in the manifest is not a text.
     """
     if not is_adopted(manifest):
         return storage
@@ -130,13 +128,11 @@ def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
 
 
 def check_named(storage: Storage, manifest: Manifest) -> bool:
-    """Return whether the user named the place of adopted data; refuse an unnamed place outside of the dataset.
+    """Return whether the user named the place of adopted data; refuse an unnamed place outside of the dataset. Raises
+    UsageError if the user has not named the place; the text says how to.
 
     Returns:
         True if links in the data may lead anywhere, because the user vouches for them.
-
-    Raises:
-        UsageError: The user has not named the place; the text says how to.
     """
     if not is_adopted(manifest):
         return False
@@ -164,13 +160,11 @@ def _memory(index_url: str, data_url: str) -> Path:
 
 
 def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed: int | None) -> None:
-    """Refuse adopted data if a listing shows that they have changed; see `changes_of`.
+    """Refuse adopted data if a listing shows that they have changed; see `changes_of`. Raises UsageError if the data
+    have changed; the text says how, and what to do.
 
     Args:
         max_listed: Maximum number of files; larger data are not compared.
-
-    Raises:
-        UsageError: The data have changed; the text says how, and what to do.
     """
     found = changes_of(data, manifest, max_listed)
     if not found or index.stat(RETRY_JSON) is not None:  # retry-failed puts new shards before the manifest

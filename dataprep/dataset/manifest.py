@@ -87,13 +87,11 @@ def no_dataset(storage: Storage) -> UsageError:
 
 def read_manifest(storage: Storage, *, sidecars: bool = True) -> records.Manifest | None:
     """Read the manifest of a finished dataset; None when there is none. Its fields have the types that readers rely on.
+    Raises FormatError if the file is not a manifest, or has a version that this code does not know.
 
     Args:
         sidecars: Whether to keep the entries of sidecars. They can take more memory than the shards' own entries, and a
             loader needs them only if images are files of their own.
-
-    Raises:
-        FormatError: The file is not a manifest, or has a version that this code does not know.
     """
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     return None if data is None else manifest_in(data, storage.url_of(MANIFEST), sidecars=sidecars)

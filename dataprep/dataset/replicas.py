@@ -60,7 +60,8 @@ def read_replicas(storage: Storage) -> list[Replica]:
 
 
 def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterable[str] = ()) -> list[Replica]:
-    """Add copies to the list in one storage; several processes may do so at once.
+    """Add copies to the list in one storage; several processes may do so at once. Raises FormatError if the stored list
+    is malformed, and StorageError if the list cannot be written.
 
     Args:
         replicas: The copies to add.
@@ -68,10 +69,6 @@ def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterabl
 
     Returns:
         The list as stored now.
-
-    Raises:
-        FormatError: The stored list is malformed.
-        StorageError: The list cannot be written.
     """
     added, removed = list(replicas), set(gone)
     for _ in range(RECORD_TRIES):

@@ -511,16 +511,14 @@ class RowResult:
 
 
 def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: BinaryIO) -> list[RowResult]:
-    """Fetch the rows that pass the filter, and encode their images.
+    """Fetch the rows that pass the filter, and encode their images. Raises BuildError if an outcome was not requested,
+    or came twice.
 
     Args:
         spool: An empty file, opened for writing and reading; receives the encoded images in the order of completion.
 
     Returns:
         One result for each row, in the order of the rows.
-
-    Raises:
-        BuildError: An outcome was not requested, or came twice.
     """
     results = [RowResult() for _ in rows]
     requests = []

@@ -168,13 +168,11 @@ def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
 
 
 def rejected_rows(dataset: FetchedDataset, shards: int | None = None) -> Iterator[RejectedRow]:
-    """Yield the rows without an image, in the order of the shards that last tried them.
+    """Yield the rows without an image, in the order of the shards that last tried them. Raises FormatError if a parquet
+    sidecar is missing or damaged.
 
     Args:
         shards: Number of shards to read; None for all.
-
-    Raises:
-        FormatError: A parquet sidecar is missing or damaged.
     """
     looked_at, names = range(dataset.num_shards)[:shards], (*_COLUMNS, "url")
     for place, (key, status, _, url) in _newest(dataset, looked_at, lambda _status, _reason: True, names):

@@ -100,12 +100,9 @@ class LaionOptions:
 
 
 def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress | None = None) -> Plan:
-    """Measure the tables and plan one shard for each range of their rows.
-
-    Raises:
-        SourceError: The tables are absent, damaged, empty, or have different columns.
-        UsageError: Options need something that the tables or the format do not have.
-    """
+    """Measure the tables and plan one shard for each range of their rows. Raises SourceError if the tables are absent,
+    damaged, empty, or have different columns, and UsageError if options need something that the tables or the format do
+    not have."""
     storage, names = laion.open_tables(request.sources)
     tables = laion.measure_tables(
         storage, names, rows_per_shard=request.rows_per_shard, overrides=request.columns, progress=progress
@@ -153,12 +150,8 @@ def is_fetched(manifest: Manifest) -> bool:
 
 
 def laion_options(manifest: Manifest) -> LaionOptions:
-    """Return the options of a fetched dataset's manifest.
-
-    Raises:
-        FormatError: A value is missing, of another type or out of range.
-        UsageError: An option has an invalid value.
-    """
+    """Return the options of a fetched dataset's manifest. Raises FormatError if a value is missing, of another type or
+    out of range, and UsageError if an option has an invalid value."""
     name = built_as(manifest)
     document, at = manifest.options.get(name), f"$.options.{name}"
     return convert(document, LaionOptions, where="manifest", at=at, advice="build it again")

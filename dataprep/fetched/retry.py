@@ -112,16 +112,14 @@ class RetryProgress(Protocol):
 
 
 def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progress: RetryProgress) -> Retried:
-    """Try failed rows again, or continue an interrupted retry.
+    """Try failed rows again, or continue an interrupted retry. Raises UsageError if there is no dataset of a table of
+    URLs, or no row can have failed for a chosen reason, and ConflictError if another process has changed the dataset
+    meanwhile.
 
     Args:
         choice: Choice of rows; an interrupted retry keeps its own choice.
         limits: Limits of all workers together.
         engine: Runs `retry_shard` for many indexes, and divides the job's limits among its workers.
-
-    Raises:
-        UsageError: There is no dataset of a table of URLs, or no row can have failed for a chosen reason.
-        ConflictError: Another process has changed the dataset meanwhile.
     """
     dataset = open_fetched(url)
     check_reasons(choice, dataset.manifest)
@@ -296,16 +294,14 @@ def retry_shard(job: RetryJob, index: int) -> ShardReceipt:
 
 
 def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) -> Manifest:
-    """Publish the revision of a dataset with these additional shards.
+    """Publish the revision of a dataset with these additional shards. Raises ConflictError if another process has
+    changed the dataset meanwhile.
 
     Args:
         new: Receipts of the shards; shards that are not published yet are published now.
 
     Returns:
         The manifest of the new revision.
-
-    Raises:
-        ConflictError: Another process has changed the dataset meanwhile.
     """
     storage, manifest = dataset.storage, dataset.manifest
     place = placing(storage)

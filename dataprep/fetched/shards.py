@@ -103,17 +103,15 @@ class Places:
 
 
 def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Table) -> ShardReceipt:
-    """Decide whether this attempt or an earlier one becomes the shard, and publish it.
+    """Decide whether this attempt or an earlier one becomes the shard, and publish it. Raises ConflictError if another
+    run has finished and cleaned up, or another object has the shard's name, and StorageError if the files could not be
+    put in place; the receipt is stored, and a rerun continues.
 
     Args:
         receipt: Receipt of this attempt, whose folder has all its files.
 
     Returns:
         The valid receipt.
-
-    Raises:
-        ConflictError: Another run has finished and cleaned up, or another object has the shard's name.
-        StorageError: The files could not be put in place; the receipt is stored, and a rerun continues.
     """
     try:
         write_receipt(storage, receipt, rows, places.root)
@@ -128,12 +126,9 @@ def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Tab
 
 
 def put_in_place(storage: Storage, receipt: ShardReceipt, *, replaces: bool = False) -> None:
-    """Publish the files that a receipt names, unless they are published already; see `Places.replaces`.
-
-    Raises:
-        ConflictError: Another object has the name.
-        StorageError: A file is neither published nor in the folder that the receipt names.
-    """
+    """Publish the files that a receipt names, unless they are published already; see `Places.replaces`. Raises
+    ConflictError if another object has the name, and StorageError if a file is neither published nor in the folder that
+    the receipt names."""
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
         _put(storage, attempt, info, replaces=replaces)
@@ -260,13 +255,11 @@ class FetchJob(BuildJob):
 
 
 class WebFetch:
-    """Fetches the rows of one shard after the other, and keeps its knowledge about hosts.
+    """Fetches the rows of one shard after the other, and keeps its knowledge about hosts. Raises UsageError if the
+    packages for fetching are not installed.
 
     Args:
         kept: Also keep connections while no shard is in progress.
-
-    Raises:
-        UsageError: The packages for fetching are not installed.
     """
 
     def __init__(self, limits: Limits, *, kept: bool = False) -> None:

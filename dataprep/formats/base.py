@@ -96,13 +96,11 @@ class ShardFormat(ABC):
         return stored
 
     def placed(self, features: Features, members: Mapping[str, str]) -> Features:
-        """Return features with their places in a sample; only WebDataset has a choice.
+        """Return features with their places in a sample; only WebDataset has a choice. Raises UsageError if the format
+        has no members.
 
         Args:
             members: Suffixes that the user chose, by feature.
-
-        Raises:
-            UsageError: The format has no members.
         """
         if members:
             raise UsageError(f"`members`: {self.name} has none; leave it out, or choose `format` webdataset")

@@ -20,7 +20,8 @@ Record = bytes | bytearray | memoryview
 
 
 def read_fields(format_name: str, record: Record, names: Sequence[str], features: Features = NO_FEATURES) -> Values:
-    """Return the values of some fields of one sample.
+    """Return the values of some fields of one sample. Raises FormatError if a field does not exist (the message lists
+    those that do), or the record is damaged, and UsageError if the format has no fields.
 
     Args:
         format_name: Format of the dataset, `webdataset` or `tfrecord`.
@@ -30,10 +31,6 @@ def read_fields(format_name: str, record: Record, names: Sequence[str], features
             `txt` exists, either name finds it.
         features: Features of the dataset's manifest: their names come first, and their values have the same types in
             every format.
-
-    Raises:
-        FormatError: A field does not exist (the message lists those that do), or the record is damaged.
-        UsageError: The format has no fields.
     """
     if format_name not in _READERS:
         raise UsageError(_no_fields(format_name, names))
@@ -57,14 +54,12 @@ def member_suffixes(format_name: str, record: Record) -> frozenset[str]:
 
 
 def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: Container[str]) -> Values:
-    """Return the values of all fields of one sample, as `read_fields` does, except fields without a value.
+    """Return the values of all fields of one sample, as `read_fields` does, except fields without a value. Raises
+    FormatError if the record is damaged.
 
     Args:
         record: The sample's bytes in its shard, headers included; the image's bytes may be zeros.
         image_at: Byte of the record at which the image begins; the image is not returned.
-
-    Raises:
-        FormatError: The record is damaged.
     """
     if format_name == "tfrecord":
         return _read_whole_example(record, image_at, leave_out)

@@ -93,16 +93,13 @@ def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", wit
 
 
 def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, within: str = "") -> Iterator[Member]:
-    """Yield the files and directories of a tar, in its order.
+    """Yield the files and directories of a tar, in its order. Raises SourceError if the tar is damaged, truncated
+    (without its end marker), or holds anything but plain files and directories. Names are not checked here.
 
     Args:
         start: First byte of the tar in it.
         stop: Byte after the last one of the tar; by default the end of the file.
         within: Name of this tar if it is a member of another one, for messages.
-
-    Raises:
-        SourceError: The tar is damaged, truncated (without its end marker), or holds anything but plain files and
-            directories. Names are not checked here.
     """
     walk = _Walk(reader, reader.num_bytes if stop is None else stop, within)
     position, extensions = start, _Extensions()

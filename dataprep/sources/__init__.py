@@ -100,13 +100,11 @@ def configured(
     own: base.OwnData | None = None,
     annotations: tuple[str, ...] | None = None,
 ) -> base.Dataset:
-    """Return the dataset of a build, configured by the build's options.
+    """Return the dataset of a build, configured by the build's options. Raises UsageError if the name is unknown, or a
+    dataset with originals was given a size.
 
     Args:
         name: One of DATASETS or OWN, `converted`, or `module:NAME` of a user-defined class.
-
-    Raises:
-        UsageError: The name is unknown, or a dataset with originals was given a size.
     """
     if base.CLASS_NAME.fullmatch(name):
         from dataprep.sources.custom import custom_dataset

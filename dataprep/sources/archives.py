@@ -138,13 +138,10 @@ class ArchiveReader:
         progress: Progress | None = None,
         info: ObjectInfo | None = None,
     ) -> None:
-        """Open an archive.
+        """Open an archive. Raises SourceError if there is no such file.
 
         Args:
             stream: Over a network, read the complete archive in large blocks; False if only a little of it is needed.
-
-        Raises:
-            SourceError: There is no such file.
         """
         info = info or storage.stat(name)
         if info is None:

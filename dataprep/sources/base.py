@@ -184,15 +184,13 @@ class Dataset(ABC):
         classes: tuple[str, ...] | None = None,
         progress: Progress | None = None,
     ) -> Enumeration:
-        """List references to all original images of a split, without reading an image.
+        """List references to all original images of a split, without reading an image. Raises SourceError if files are
+        absent, damaged or hostile, or counts or classes differ from the published ones, and UsageError if the dataset
+        has no such split.
 
         Args:
             allow_partial: Accept the existing files, even if counts and classes differ from the published ones.
             classes: The class list, if another split's enumeration has it already.
-
-        Raises:
-            SourceError: Files are absent, damaged or hostile, or counts or classes differ from the published ones.
-            UsageError: The dataset has no such split.
         """
         facts = self.split_facts(split)
         wanted = SplitRequest(split=split, allow_partial=allow_partial, classes=classes, progress=progress)

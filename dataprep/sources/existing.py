@@ -157,12 +157,9 @@ def padded_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def refuse_other_files(existing: Existing) -> None:
-    """Compare the files of a dataset with its manifest, without reading them.
-
-    Raises:
-        SourceError: A shard is missing or has another size, or in a bucket another CRC32C.
-        UsageError: Adopted data have changed, or failed rows are being tried again.
-    """
+    """Compare the files of a dataset with its manifest, without reading them. Raises SourceError if a shard is missing
+    or has another size, or in a bucket another CRC32C, and UsageError if adopted data have changed, or failed rows are
+    being tried again."""
     manifest, index = existing.manifest, existing.index
     if index.stat(RETRY_JSON) is not None:
         raise UsageError(f"{index.url}: dataprep retry-failed is under way there; finish it first")
@@ -207,13 +204,11 @@ class StoredValues:
     """Lines for the user about fields that are kept or left out, once the features are known."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
-        """Return the values of a shard's samples as `annotations` takes them; empty if samples have none.
+        """Return the values of a shard's samples as `annotations` takes them; empty if samples have none. Raises
+        SourceError if values are missing, damaged, or do not have the checksums of the index.
 
         Args:
             number: Position of the shard in the split; shards must be read in order.
-
-        Raises:
-            SourceError: Values are missing, damaged, or do not have the checksums of the index.
         """
         return []
 
@@ -227,12 +222,8 @@ class StoredValues:
 
 
 def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> StoredValues:
-    """Return a reader of a dataset's annotations, of the named fields, or of all fields.
-
-    Raises:
-        UsageError: The format cannot hold fields.
-        SourceError: A field cannot be the name of a feature.
-    """
+    """Return a reader of a dataset's annotations, of the named fields, or of all fields. Raises UsageError if the
+    format cannot hold fields, and SourceError if a field cannot be the name of a feature."""
     if manifest.features:
         return _Annotations(manifest)
     if wanted.all_fields:

@@ -81,13 +81,11 @@ class Text(NamedTuple):
 
 
 def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the features that hold text files, each with the suffix of its files, sorted.
+    """Return the features that hold text files, each with the suffix of its files, sorted. Raises UsageError if a name
+    or suffix is invalid, or occurs twice.
 
     Args:
         values: `NAME` or `NAME=SUFFIX`, as the user wrote them.
-
-    Raises:
-        UsageError: A name or suffix is invalid, or occurs twice.
     """
     found = []
     for value in values:

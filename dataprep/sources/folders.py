@@ -47,13 +47,11 @@ FILES = Codec(
 
 def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[FolderFile]:
     """List all files of a folder, sorted by the bytes of their paths, in bounded memory; none if it does not exist.
+    Raises SourceError if a name is hostile or not UTF-8, or something is deeper than `depth` or not a plain file, and
+    UsageError if the folder is a link that the storage does not follow.
 
     Args:
         depth: Number of directory levels to read; 1 is the folder alone.
-
-    Raises:
-        SourceError: A name is hostile or not UTF-8, or something is deeper than `depth` or not a plain file.
-        UsageError: The folder is a link that the storage does not follow.
     """
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
     files = _sorted(found)
@@ -65,14 +63,12 @@ def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[Fold
 def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> SpilledItems[FolderFile]:
     """List all files below the source root except hidden ones, sorted by the bytes of their paths, in bounded memory.
 
-    On disk a folder directly in the root may be a link to a folder anywhere.
+    On disk a folder directly in the root may be a link to a folder anywhere. Raises SourceError if there is no such
+    folder, a name is hostile or not UTF-8, or something is not a plain file.
 
     Args:
         is_passed_over: Called with the name of each file or folder that is hidden or would be refused; returns whether
             to skip it.
-
-    Raises:
-        SourceError: There is no such folder, a name is hostile or not UTF-8, or something is not a plain file.
     """
     found = _tree_on_disk(root, is_passed_over) if root.is_local else _in_bucket(root, "", MAX_DEPTH, is_passed_over)
     return _sorted(found)

@@ -197,14 +197,11 @@ def table_rows(
     progress: Progress | None = None,
     refuse: Refuse = at_once,
 ) -> Iterator[TableRow]:
-    """Yield the rows of a table.
+    """Yield the rows of a table. Raises SourceError if the file cannot be read.
 
     Args:
         only_paths: Read only the paths of the images, and not their bytes.
         refuse: Takes each line of a text file that is not a row.
-
-    Raises:
-        SourceError: The file cannot be read.
     """
     if not table.is_parquet:
         for number, values in table_files.text_rows(_text_file(table), refuse):
@@ -264,11 +261,8 @@ class PackedImages:
 
     def rows(self, table: ImageTable, source: SourceFile) -> Iterator[PackedImage]:
         """Yield the rows of a file. Its images are unpacked after the last row, unless an earlier run unpacked them.
-
-        Raises:
-            SourceError: The file cannot be read, or an image is too large.
-            StorageError: The images cannot be unpacked.
-        """
+        Raises SourceError if the file cannot be read, or an image is too large, and StorageError if the images cannot
+        be unpacked."""
         name, unpack_to = unpacked_name(source), self.unpack_to
         listed = None if unpack_to is None else unpacked_list(unpack_to, name)
         if listed is None:
@@ -404,14 +398,12 @@ class LocatedImages:
 
 
 def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, list[ImageTable]]:
-    """Find tables, and sort them into splits by their names; all into train if no name contains a split's word.
+    """Find tables, and sort them into splits by their names; all into train if no name contains a split's word. Raises
+    SourceError if there is no table, the tables are of different kinds, or only some of their names say a split.
 
     Args:
         only: Name of the only table, or folder of tables, to read; empty for all.
         notes: Messages for the user are appended here.
-
-    Raises:
-        SourceError: There is no table, the tables are of different kinds, or only some of their names say a split.
     """
     tables = _tables(root, only, notes)
     for table in tables:

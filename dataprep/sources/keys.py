@@ -63,14 +63,12 @@ COMPARED_HASHES = 1_000
 
 
 def name_parts(name: str) -> tuple[str, ...]:
-    """Split a member's or file's path into components, without `.` and empty ones; an archive's root gives none.
+    """Split a member's or file's path into components, without `.` and empty ones; an archive's root gives none. Raises
+    SourceError if the name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a line
+    end or bytes that are not text. The message is a clause; the caller prepends the archive.
 
     Args:
         name: With `/` between components; bytes that are not UTF-8 as surrogate escapes.
-
-    Raises:
-        SourceError: The name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a line
-            end or bytes that are not text. The message is a clause; the caller prepends the archive.
     """
     if _PLAIN_PATH.fullmatch(name) and len(name) <= MAX_NAME_BYTES:
         return tuple(name.split("/"))

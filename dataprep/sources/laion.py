@@ -166,12 +166,8 @@ class LaionTables:
 
 
 def open_tables(urls: Sequence[str]) -> tuple[Storage, list[str]]:
-    """Return the storage and the names of the tables that `source` names: files, or one folder of them.
-
-    Raises:
-        UsageError: No URL is given, or the files are in several folders.
-        SourceError: There is no table.
-    """
+    """Return the storage and the names of the tables that `source` names: files, or one folder of them. Raises
+    UsageError if no URL is given, or the files are in several folders, and SourceError if there is no table."""
     places = [_split(url) for url in urls]
     roots = sorted({root for root, _ in places})
     if len(roots) != 1:
@@ -199,15 +195,13 @@ def measure_tables(
     overrides: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> LaionTables:
-    """Measure tables for a plan: parquet by the footer, text files by one pass over them.
+    """Measure tables for a plan: parquet by the footer, text files by one pass over them. Raises SourceError if a file
+    is damaged, or its columns differ from the first file's, and UsageError if a column is missing or ambiguous, or an
+    override names an unknown role or column.
 
     Args:
         rows_per_shard: Rows of each shard; the last shard of a file may have fewer.
         overrides: Column name by role, for columns without one of the role's aliases (`column` url=LINK).
-
-    Raises:
-        SourceError: A file is damaged, or its columns differ from the first file's.
-        UsageError: A column is missing or ambiguous, or an override names an unknown role or column.
     """
     if rows_per_shard < 1:
         raise UsageError(f"`rows_per_shard` must be 1 or more, got {rows_per_shard}")
@@ -224,14 +218,11 @@ def measure_tables(
 
 
 def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Decide which column has which role.
+    """Decide which column has which role. Raises UsageError if there is no header or no column of URLs, two differ only
+    in case, or an override names an unknown role or column.
 
     Args:
         overrides: Column name by role, for columns without one of the role's aliases.
-
-    Raises:
-        UsageError: There is no header or no column of URLs, two differ only in case, or an override names an unknown
-            role or column.
     """
     if row := next((name for name in names if name.lower().startswith(("http://", "https://"))), None):
         raise UsageError(

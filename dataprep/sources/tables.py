@@ -101,14 +101,11 @@ def is_table(name: str) -> bool:
 
 
 def measure_table(storage: Storage, name: str, part_rows: int, progress: Progress | None = None) -> TableFile:
-    """Measure a file for a plan.
+    """Measure a file for a plan. Raises SourceError if the file is absent, damaged or not UTF-8 (text files), or has no
+    columns or the same one twice, and UsageError if the file is not a table by its suffix.
 
     Args:
         part_rows: Rows of each part but the last.
-
-    Raises:
-        SourceError: The file is absent, damaged or not UTF-8 (text files), or has no columns or the same one twice.
-        UsageError: The file is not a table by its suffix.
     """
     if not is_table(name):
         raise UsageError(
@@ -205,14 +202,11 @@ class Row(NamedTuple):
 
 
 def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
-    """Yield the rows of a file of metadata.
+    """Yield the rows of a file of metadata. Raises SourceError if the file cannot be read.
 
     Args:
         refuse: Takes each row that cannot be read, or whose `file_name` leads out of the folder, and at the end one
             problem for all rows without `file_name`.
-
-    Raises:
-        SourceError: The file cannot be read.
     """
     if _suffix(file.url) == ".parquet":
         with file.open() as stream:
@@ -232,14 +226,12 @@ def numbered(url: str, number: int) -> str:
 
 
 def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[int, Values]]:
-    """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line.
+    """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line. Raises SourceError if the file
+    cannot be read, or a line is too large.
 
     Args:
         refuse: Takes an error for each row whose number of fields differs from the header's, and each line that is not
             a JSON object.
-
-    Raises:
-        SourceError: The file cannot be read, or a line is too large.
     """
     read = _csv_rows if holds_texts(file.url) else _jsonl_rows
     with file.open() as stream:

@@ -105,10 +105,8 @@ class Failed(Exception):
 class Limits:
     """Limits of one call of `fetch_many`.
 
-    A row ends at most `row_s + answer_s` seconds after it began, whatever its host does.
-
-    Raises:
-        UsageError: A limit is not positive, or the contact is neither a page nor an address.
+    A row ends at most `row_s + answer_s` seconds after it began, whatever its host does. Raises UsageError if a limit
+    is not positive, or the contact is neither a page nor an address.
     """
 
     contact: str
