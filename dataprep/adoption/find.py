@@ -414,7 +414,8 @@ def folder_rows(
     first, stop = images.bounds()[shard : shard + 2]
     files = images.files[first:stop]
     readable = [(label, info, _fault(info)) for label, info in files]
-    digests = iter(_digests(storage, [info for _, info, fault in readable if not fault]) if digest else [])
+    sound = [info for _, info, fault in readable if not fault] if digest else []
+    digests = read_ahead(partial(_digest, storage), sound, max(_DIGESTS_IN_FLIGHT, storage.reads_in_flight))
     for label, info, fault in readable:
         key = key_of(info.name.split("/")[images.root_depth :])
         if fault:
@@ -476,10 +477,6 @@ def _fault(info: ObjectInfo) -> str:
     if any(character in info.name for character in FORBIDDEN):
         return "its name holds a backslash, NUL or line end; rename it"
     return "" if is_text(info.name) else "its name is not UTF-8; rename it"
-
-
-def _digests(storage: Storage, infos: Sequence[ObjectInfo]) -> list[int]:
-    return list(read_ahead(partial(_digest, storage), infos, max(_DIGESTS_IN_FLIGHT, storage.reads_in_flight)))
 
 
 def _digest(storage: Storage, info: ObjectInfo) -> int:

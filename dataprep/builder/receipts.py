@@ -171,7 +171,8 @@ class ReceiptWatch:
         if self.wait_s and not now:
             return
         new = self.look()
-        found = read_ahead(lambda index: self._summary(index, new[index]), new, self._storage.reads_in_flight)
+        storage, root = self._storage, self._root
+        found = read_ahead(lambda n: read_summary(storage, new[n], n, root), new, storage.reads_in_flight)
         yield from filter(None, found)
 
     def _looked_up(self) -> dict[int, ObjectInfo]:
@@ -191,6 +192,3 @@ class ReceiptWatch:
         alone = np.arange(len(lowest))
         seen_above = (self._last - lowest) - (len(self._missing) - 1 - alone)
         return int(np.argmin(alone + seen_above // PAGE_RECEIPTS))
-
-    def _summary(self, index: int, info: ObjectInfo) -> ShardReceipt | None:
-        return read_summary(self._storage, info, index, self._root)

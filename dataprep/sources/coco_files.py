@@ -132,7 +132,9 @@ class PanopticImages:
         if "/" in file_name or "\\" in file_name or file_name in ("", ".", ".."):
             raise SourceError(f"{where}: expected the name of a file")
         try:
-            data = self._packed(file_name) if self._zip is not None else self._loose(file_name)
+            path = f"{self._name}/{file_name}"
+            with self._root.open(f"{FOLDER}/{path}") if self._zip is None else self._zip.open(path) as stream:
+                data = stream.read(MAX_PNG_BYTES + 1)
         except (KeyError, FileNotFoundError) as error:
             raise SourceError(f"{where}: not found, but the annotations name it; download the archive again") from error
         except READ_ERRORS as error:
@@ -142,14 +144,6 @@ class PanopticImages:
         if not data.startswith(b"\x89PNG\r\n\x1a\n"):
             raise SourceError(f"{where}: not a PNG; download the archive again")
         return data
-
-    def _packed(self, file_name: str) -> bytes:
-        with cast(zipfile.ZipFile, self._zip).open(f"{self._name}/{file_name}") as stream:
-            return stream.read(MAX_PNG_BYTES + 1)
-
-    def _loose(self, file_name: str) -> bytes:
-        with self._root.open(f"{FOLDER}/{self._name}/{file_name}") as stream:
-            return stream.read(MAX_PNG_BYTES + 1)
 
     @contextmanager
     def _seekable(self) -> Iterator[BinaryIO]:

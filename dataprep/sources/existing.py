@@ -313,8 +313,11 @@ class SplitReader:
                 self.first = shard["file"], record_places(rows.slice(0, 1))[0]
             kept = values.of_shard(self._data, self._split, number, rows)
             for position, ref in enumerate(self.shard_refs(number, rows)):
-                if self._is_of_first_pass(ref.key):
-                    self._add(self._as_stored_once(ref), kept[position] if kept else b"", values)
+                if self._written > 1:
+                    if not ref.key.endswith(FIRST_PASS):
+                        continue
+                    ref = replace(ref, key=ref.key.removesuffix(FIRST_PASS))
+                self._add(ref, kept[position] if kept else b"", values)
             if progress is not None:
                 progress(shard["file"], shard["bytes"], shard["bytes"])
         if self._unlabelled and self._classes:
@@ -399,12 +402,6 @@ class SplitReader:
     def _written(self) -> int:
         """Number of passes with rows of their own in the index."""
         return self._format.passes_written(self._split.repeats["stored"])
-
-    def _is_of_first_pass(self, key: str) -> bool:
-        return self._written == 1 or key.endswith(FIRST_PASS)
-
-    def _as_stored_once(self, ref: SampleRef) -> SampleRef:
-        return ref if self._written == 1 else replace(ref, key=ref.key.removesuffix(FIRST_PASS))
 
     def _sources(self) -> list[SourceFile]:
         """Return the shards; an image folder is one source."""

@@ -321,7 +321,8 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         self._take_columns()
         self._are_typed = not self._problems.count
         self._note_unpacked(splits)
-        self._note_unnamed()
+        if self._unnamed is not None:
+            self._notes += filter(None, [self._unnamed.line()])
         classes = self._label(splits, built)
         if self._are_typed:
             with self._problems.noted():
@@ -494,11 +495,6 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                 f"images are in parquet files: {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
                 "removed when the dataset is complete"
             )
-
-    def _note_unnamed(self) -> None:
-        """Note pictures in the tables' folders that no row names, if the rows of all tables are read."""
-        if self._unnamed is not None and (line := self._unnamed.line()):
-            self._notes.append(line)
 
     # Labels
 
