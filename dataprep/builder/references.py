@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -11,7 +11,6 @@ from dataprep.arrays import pa
 from dataprep.builder.output import Claim, OpenBuild, refuse_overtaken, with_references
 from dataprep.builder.plan import FileDigest, digest_of, fault_of
 from dataprep.builder.receipts import listed_receipts
-from dataprep.dataset.columns import table_of
 from dataprep.dataset.index import spool_row_groups
 from dataprep.dataset.paths import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
@@ -51,16 +50,6 @@ def refs_schema(*, with_annotations: bool = False, with_crc32c: bool = False) ->
     if with_crc32c:
         fields.append(("crc32c", pa.uint32()))
     return pa.schema(fields)
-
-
-def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Table:
-    schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
-    columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
-    if with_annotations:
-        columns.append([ref.annotations.decode() for ref in refs])
-    if with_crc32c:
-        columns.append([ref.crc32c for ref in refs])
-    return table_of(columns, schema)
 
 
 def stored_rows(rows: pa.Table | pa.RecordBatch, schema: pa.Schema) -> pa.Table:

@@ -12,23 +12,13 @@ img2dataset.py              names, statuses and reasons of img2dataset
 
 from __future__ import annotations
 
-from dataprep.errors import UsageError
 from dataprep.formats.base import ShardFormat
 from dataprep.formats.imagefolder import ImageFolderFormat
 from dataprep.formats.tfrecord import TFRecordFormat
 from dataprep.formats.webdataset import WebDatasetFormat
-from dataprep.messages import not_one_of
 
 FORMATS: dict[str, ShardFormat] = {
     "imagefolder": ImageFolderFormat(),
     "tfrecord": TFRecordFormat(),
     "webdataset": WebDatasetFormat(),
 }
-
-
-def format_named(name: str) -> ShardFormat:
-    """Return the format of that name. Raises UsageError if no format has this name; the text lists the known ones and
-    suggests the nearest."""
-    if name in FORMATS:
-        return FORMATS[name]
-    raise UsageError(not_one_of("format", name, FORMATS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from dataprep.builder.plan import BuildOptions, Plan, PlannedSplit
 from dataprep.builder.recipe import Planned
-from dataprep.builder.references import refs_schema, refs_table, repair_references, store_references
+from dataprep.builder.references import refs_schema, repair_references, store_references
+from dataprep.dataset.columns import table_of
 from dataprep.dataset.records import SampleRef
 from dataprep.host.versions import codec_versions
 
@@ -34,6 +35,17 @@ def refs_of(plan: Plan, index: int) -> list[SampleRef]:
     """The references of a shard: its samples are called after it."""
     split, _ = plan.locate(index)
     return [SampleRef(f"s{index}-{i}", "x.tar", 10 * i, 10, i % 2) for i in range(split.shard_samples[index])]
+
+
+def refs_table(refs: Sequence[SampleRef], *, with_annotations: bool = False, with_crc32c: bool = False) -> pa.Table:
+    """References as a plan stores them."""
+    schema = refs_schema(with_annotations=with_annotations, with_crc32c=with_crc32c)
+    columns = [[getattr(ref, name) for ref in refs] for name in refs_schema().names]
+    if with_annotations:
+        columns.append([ref.annotations.decode() for ref in refs])
+    if with_crc32c:
+        columns.append([ref.crc32c for ref in refs])
+    return table_of(columns, schema)
 
 
 def planned(plan: Plan) -> Planned:

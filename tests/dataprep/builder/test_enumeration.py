@@ -16,7 +16,6 @@ from dataprep.builder.enumeration import (
     splits_file,
     spool_enumeration,
 )
-from dataprep.builder.references import refs_table
 from dataprep.dataset.features import Feature
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.sources import DATASETS, configured
@@ -24,7 +23,7 @@ from dataprep.sources.base import OwnData
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of_bytes
 from tests.support.damage import flipped
-from tests.support.plans import refs_of, small_plan
+from tests.support.plans import refs_of, refs_table, small_plan
 
 IMAGENET = DATASETS["imagenet"]
 

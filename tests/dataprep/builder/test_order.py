@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from dataprep.builder.archives import cut, order_split
 from dataprep.builder.plan import BuildOptions, physical_key
-from dataprep.builder.references import refs_from_table, refs_schema, refs_table
+from dataprep.builder.references import refs_from_table, refs_schema
 from dataprep.dataset import spill
 from dataprep.dataset.randomness import permutation
 from dataprep.dataset.records import SampleRef
 from dataprep.dataset.spill import spilled
 from dataprep.errors import UsageError
+from tests.support.plans import refs_table
 
 OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))
 SIZES = st.lists(st.integers(0, 10**7), max_size=300).map(lambda sizes: np.array(sizes, dtype=np.int64))

@@ -14,7 +14,6 @@ from dataprep.builder.references import (
     read_references,
     references_of,
     refs_from_table,
-    refs_table,
     shard_plan,
 )
 from dataprep.dataset.paths import PLAN_JSON
@@ -24,7 +23,7 @@ from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, in_this_process
 from tests.support.damage import flipped
 from tests.support.own_data import picture, write_files
-from tests.support.plans import planned, refs_of, small_plan
+from tests.support.plans import planned, refs_of, refs_table, small_plan
 
 
 @pytest.fixture

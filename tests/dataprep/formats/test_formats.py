@@ -3,21 +3,8 @@
 import subprocess
 import sys
 
-import pytest
-
 from dataprep.dataset.manifest import FORMAT_NAMES
-from dataprep.errors import UsageError
-from dataprep.formats import FORMATS, format_named
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("TFRecords", "; did you mean tfrecord?"), ("wds", ""), ("image-folder", "; did you mean imagefolder?")],
-)
-def test_an_unknown_format_is_answered_with_the_nearest(name, hint):
-    with pytest.raises(UsageError) as caught:
-        format_named(name)
-    assert str(caught.value) == f"format {name!r}, expected one of imagefolder, tfrecord, webdataset{hint}"
+from dataprep.formats import FORMATS
 
 
 def test_no_library_of_a_format_is_imported():
