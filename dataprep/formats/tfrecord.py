@@ -65,7 +65,6 @@ class TFRecordFormat(base.ShardFormat):
         return f"{tfds_name(dataset)}-{split}.tfrecord-{index:0{digits}d}-of-{total:0{digits}d}"
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> TFRecordWriter:
-        """Return a writer at the start of an empty stream."""
         return TFRecordWriter(stream, has_classes=has_classes, features=features)
 
     def read_shard(

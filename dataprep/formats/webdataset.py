@@ -80,7 +80,6 @@ class WebDatasetFormat(base.ShardFormat):
         return placed
 
     def open_writer(self, stream: BinaryIO, *, has_classes: bool, features: Features = NO_FEATURES) -> WebDatasetWriter:
-        """Return a writer at the start of an empty stream."""
         return WebDatasetWriter(stream, has_classes=has_classes, features=features)
 
     def read_shard(

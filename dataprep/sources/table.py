@@ -221,43 +221,32 @@ def is_read(image: str) -> bool:
     return _suffix(image) not in OTHER_PICTURES
 
 
-class UnnamedPictures:
-    """Finds pictures that no row names in the folders of pictures that rows name."""
+def unnamed_pictures(root: Storage, names: set[str]) -> str:
+    """Return a line about the pictures in the folders of `names`, the pictures of rows, that no row names; empty if
+    there are none, or too many to compare."""
+    entries = list(islice(_entries(root, names), MAX_LISTED + 1)) if len(names) <= MAX_NAMED else []
+    if len(entries) > MAX_LISTED:
+        return ""
+    named = {name.lower() for name in names}  # because keys, and some disks, ignore case
+    unnamed = sorted(name for name in entries if name and name.lower() not in named)
+    if not unnamed:
+        return ""
+    verb, them = ("is", "it is") if len(unnamed) == 1 else ("are", "they are")
+    return (
+        f"note: {counted(len(unnamed), 'picture')} next to the table's {verb} in no row, so {them} left out: "
+        f"{own_pictures.listed([*map(shown, unnamed)])}"
+    )
 
-    def __init__(self, root: Storage) -> None:
-        self._root = root
-        self._names: set[str] = set()
 
-    def add(self, name: str) -> None:
-        """Take a picture that a row names, by its name below the source."""
-        if len(self._names) <= MAX_NAMED:
-            self._names.add(name)
-
-    def line(self) -> str:
-        """Return a line about the pictures that no row names; empty if there are none, or too many to compare."""
-        entries = list(islice(self._entries(), MAX_LISTED + 1)) if len(self._names) <= MAX_NAMED else []
-        if len(entries) > MAX_LISTED:
-            return ""
-        named = {name.lower() for name in self._names}  # because keys, and some disks, ignore case
-        unnamed = sorted(name for name in entries if name and name.lower() not in named)
-        if not unnamed:
-            return ""
-        verb, them = ("is", "it is") if len(unnamed) == 1 else ("are", "they are")
-        return (
-            f"note: {counted(len(unnamed), 'picture')} next to the table's {verb} in no row, so {them} left out: "
-            f"{own_pictures.listed([*map(shown, unnamed)])}"
-        )
-
-    def _entries(self) -> Iterator[str]:
-        """Yield the name below the source of each picture in the folders of the named pictures; an empty name for any
-        other file."""
-        for folder in sorted({name.rpartition("/")[0] for name in self._names}):
-            with suppress(OSError), os.scandir(self._root.url_of(folder)) as entries:
-                for entry in entries:
-                    suffix = entry.name.rpartition(".")[2].lower()
-                    is_picture = suffix in keys.IMAGE_SUFFIXES | OTHER_PICTURES and not keys.is_hidden((entry.name,))
-                    name = f"{folder}/{entry.name}" if folder else entry.name
-                    yield name if is_picture and entry.is_file() else ""
+def _entries(root: Storage, names: set[str]) -> Iterator[str]:
+    """Yield the name below the source of each picture in the folders of some pictures; an empty one for other files."""
+    for folder in sorted({name.rpartition("/")[0] for name in names}):
+        with suppress(OSError), os.scandir(root.url_of(folder)) as entries:
+            for entry in entries:
+                suffix = entry.name.rpartition(".")[2].lower()
+                is_picture = suffix in keys.IMAGE_SUFFIXES | OTHER_PICTURES and not keys.is_hidden((entry.name,))
+                name = f"{folder}/{entry.name}" if folder else entry.name
+                yield name if is_picture and entry.is_file() else ""
 
 
 @dataclass(slots=True)
@@ -314,15 +303,15 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         self._drop = frozenset(self._own.drop)
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
         built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
-        self._unnamed = UnnamedPictures(self._root) if self._root.is_local and built >= set(tables) else None
+        self._in_rows: set[str] | None = set() if self._root.is_local and built >= set(tables) else None
         splits: Mapping[str, own_pictures.Pictures[_Picture]] = {
             name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()
         }
         self._take_columns()
         self._are_typed = not self._problems.count
         self._note_unpacked(splits)
-        if self._unnamed is not None:
-            self._notes += filter(None, [self._unnamed.line()])
+        if self._in_rows is not None:
+            self._notes += filter(None, [unnamed_pictures(self._root, self._in_rows)])
         classes = self._label(splits, built)
         if self._are_typed:
             with self._problems.noted():
@@ -447,8 +436,8 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                 self._problems.add(error)
                 continue
             self._unusable.add(NamedRow(table, row.number, name), size)
-            if self._unnamed is not None and name:
-                self._unnamed.add(name)
+            if self._in_rows is not None and name and len(self._in_rows) <= MAX_NAMED:
+                self._in_rows.add(name)
             yield row, picture
 
     def _named_rows(

@@ -5,16 +5,13 @@ from pathlib import Path
 import pytest
 
 from dataprep.sources import table
-from dataprep.sources.table import UnnamedPictures
+from dataprep.sources.table import unnamed_pictures
 from dataprep.storage import open_storage
 from tests.support.own_data import write_files
 
 
 def line(root, *names):
-    found = UnnamedPictures(open_storage(str(root)))
-    for name in names:
-        found.add(name)
-    return found.line()
+    return unnamed_pictures(open_storage(str(root)), set(names))
 
 
 def test_pictures_in_the_same_folders_that_no_row_names_are_counted_and_named(tmp_path):
