@@ -24,17 +24,7 @@ from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
 from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.messages import quoted
-from dataprep.sources import BUILT, recorded_class
-from dataprep.sources.base import (
-    FINISHED,
-    MAX_SAMPLES,
-    Dataset,
-    FinishedDataset,
-    NamedDataset,
-    OwnData,
-    name_fault,
-    split_fault,
-)
+from dataprep.sources import BUILT, base, recorded_class
 from dataprep.storage import Storage
 
 
@@ -58,22 +48,22 @@ def shape_faults(manifest: Manifest) -> Iterator[str]:
     yield from _own_faults(manifest, dataset)
     yield from digest_faults(manifest)
     for split in manifest.splits:
-        if isinstance(dataset, FinishedDataset):
-            yield from filter(None, [split_fault(split.name)])
+        if isinstance(dataset, base.FinishedDataset):
+            yield from filter(None, [base.split_fault(split.name)])
         elif dataset is not None and split.name not in dataset.splits:
             yield f"split {quoted(split.name)}, expected one of {', '.join(dataset.splits)}"
     if dataset is not None:
         yield from recipe_of(built_as(manifest)).shape_faults(manifest)
 
 
-def _class_of(manifest: Manifest) -> Dataset | None:
+def _class_of(manifest: Manifest) -> base.Dataset | None:
     """Return the dataset class that a manifest names; None if no such class could have built it."""
     return recorded_class(built_as(manifest)) if "own" in manifest.options else BUILT.get(manifest.name)
 
 
-def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
+def _own_faults(manifest: Manifest, dataset: base.Dataset | None) -> Iterator[str]:
     """Yield faults of `options.own`, which only manifests of user-named data have, and of declared features."""
-    is_named = isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options)
+    is_named = isinstance(dataset, base.NamedDataset) and (not dataset.is_published or "own" in manifest.options)
     if dataset is None or dataset.is_published:
         if "own" in manifest.options and not is_named:
             yield f"options.own, which {quoted(built_as(manifest))} does not have"
@@ -86,12 +76,12 @@ def _own_faults(manifest: Manifest, dataset: Dataset | None) -> Iterator[str]:
     except (FormatError, UsageError) as error:
         yield f"options.own cannot be read ({error})"
         return
-    taken = frozenset() if isinstance(dataset, FinishedDataset) else frozenset(BUILT)
-    if own.name != manifest.name or name_fault(manifest.name, taken):
+    taken = frozenset() if isinstance(dataset, base.FinishedDataset) else frozenset(BUILT)
+    if own.name != manifest.name or base.name_fault(manifest.name, taken):
         yield f"name {quoted(manifest.name)}, expected {quoted(own.name)}, and a name that `build` takes"
 
 
-def _feature_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
+def _feature_faults(manifest: Manifest, dataset: base.Dataset) -> Iterator[str]:
     """Yield a fault if the manifest's features differ from the features that its dataset declares."""
     try:
         declared = dict(_with_annotations(dataset, manifest).features)
@@ -107,7 +97,7 @@ def _feature_faults(manifest: Manifest, dataset: Dataset) -> Iterator[str]:
         yield f"features {quoted(odd)}, which {quoted(built_as(manifest))} does not have"
 
 
-def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
+def _with_annotations(dataset: base.Dataset, manifest: Manifest) -> base.Dataset:
     """Return coco with the annotations that its manifest names; other datasets unchanged.
 
     Raises:
@@ -126,7 +116,7 @@ def _with_annotations(dataset: Dataset, manifest: Manifest) -> Dataset:
     )
 
 
-def dataset_of(manifest: Manifest) -> Dataset:
+def dataset_of(manifest: Manifest) -> base.Dataset:
     """Return the dataset that a manifest names: a generated one with its size, user data with its description.
 
     Expects no shape faults.
@@ -134,11 +124,11 @@ def dataset_of(manifest: Manifest) -> Dataset:
     dataset, images = _class_of(manifest), manifest.options.get("fake_images")
     if dataset is None:
         raise UsageError(f"no dataset is called {quoted(built_as(manifest))}; expected one of {', '.join(BUILT)}")
-    if isinstance(dataset, FinishedDataset):
+    if isinstance(dataset, base.FinishedDataset):
         dataset = dataset.of_splits({split.name: split.repeats["count"] for split in manifest.splits})
-    if isinstance(dataset, NamedDataset) and (not dataset.is_published or "own" in manifest.options):
+    if isinstance(dataset, base.NamedDataset) and (not dataset.is_published or "own" in manifest.options):
         return dataset.described_by(_own_of(manifest))
-    if isinstance(images, int) and 1 <= images <= MAX_SAMPLES:
+    if isinstance(images, int) and 1 <= images <= base.MAX_SAMPLES:
         from dataprep.sources.imagenet import FakeImageNet
 
         if isinstance(dataset, FakeImageNet):
@@ -146,10 +136,10 @@ def dataset_of(manifest: Manifest) -> Dataset:
     return _with_annotations(dataset, manifest)
 
 
-def _own_of(manifest: Manifest) -> OwnData:
+def _own_of(manifest: Manifest) -> base.OwnData:
     """Return the user's statements about their own data. Raises FormatError or UsageError if they are malformed."""
     own = manifest.options.get("own")
-    return convert(own, OwnData, where="manifest", at="$.options.own", advice="build it again")
+    return convert(own, base.OwnData, where="manifest", at="$.options.own", advice="build it again")
 
 
 def layout_faults(manifest: Manifest) -> Iterator[str]:
@@ -240,7 +230,7 @@ def indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -
 
 def metadata_of(
     format_name: str,
-    dataset: Dataset,
+    dataset: base.Dataset,
     classes: tuple[str, ...],
     splits: Sequence[SplitManifest],
     features: Features = NO_FEATURES,
@@ -255,7 +245,7 @@ def metadata_of(
 
 
 def described(
-    dataset: Dataset,
+    dataset: base.Dataset,
     classes: tuple[str, ...],
     shard_samples: Mapping[str, Sequence[int]],
     split_bytes: Mapping[str, int],
@@ -286,7 +276,7 @@ def tfds_names(manifest: Manifest) -> TfdsNames:
 
 def planned_metadata(plan: Plan) -> tuple[str, ...]:
     """Return the names of the format's own metadata files."""
-    dataset = recorded_class(plan.options.dataset) or FINISHED
+    dataset = recorded_class(plan.options.dataset) or base.FINISHED
     samples = {split.name: split.shard_samples for split in plan.splits}
     info = described(dataset, plan.classes, samples, dict.fromkeys(samples, 0), plan.features)
     return tuple(sorted(FORMATS[plan.options.format].metadata_files(info)))
