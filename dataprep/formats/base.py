@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, ClassVar, Protocol
+from typing import BinaryIO, ClassVar
 
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import named
@@ -57,14 +57,37 @@ class StoredSample:
     placement: Placement
 
 
-class ShardWriter(Protocol):
-    """Writes samples one after the other to a stream that it does not own."""
+class ShardWriter:
+    """Writes samples one after the other to a stream that it does not own.
+
+    Args:
+        around: Returns the bytes of a sample's record before and after its image.
+        end: The bytes after the last record.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, around: Callable[[Sample], tuple[bytes, bytes]], *, has_classes: bool, end: bytes = b""
+    ) -> None:
+        self._stream, self._around, self._has_classes, self._end = stream, around, has_classes, end
+        self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
-        """Append one sample, whose bytes depend on the sample alone, and return its place."""
+        """Append one sample, whose bytes depend on the sample alone, and return its place. Raises FormatError if a
+        shard cannot hold it."""
+        check_sample(sample, has_classes=self._has_classes)
+        head, tail = self._around(sample)
+        # Three writes: joining 110 kB of image with its header costs 3 us more.
+        self._stream.write(head)
+        self._stream.write(sample.image)
+        self._stream.write(tail)
+        offset, image_bytes = self._offset, len(sample.image)
+        self._offset += len(head) + image_bytes + len(tail)
+        return Placement(offset, self._offset - offset, offset + len(head), image_bytes)
 
     def close(self) -> None:
-        """Write the end of a shard (a tar's two zero blocks). The stream stays open."""
+        """Write the end of a shard. The stream stays open."""
+        if self._end:
+            self._stream.write(self._end)
 
 
 class ShardFormat(ABC):

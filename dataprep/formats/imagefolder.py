@@ -14,7 +14,7 @@ from typing import BinaryIO
 from dataprep.dataset.features import NO_FEATURES, Features, annotations_json, values_of
 from dataprep.dataset.records import Placement, Sample
 from dataprep.errors import FormatError
-from dataprep.formats.base import DatasetInfo, ShardFormat, StoredSample, check_class_folder, is_key
+from dataprep.formats.base import DatasetInfo, ShardFormat, ShardWriter, StoredSample, check_class_folder, is_key
 
 FOLDERLESS = "images"
 """Folder of images that have neither a class nor a folder: ImageFolder ignores images in its root."""
@@ -72,19 +72,16 @@ class ImageFolderFormat(ShardFormat):
         return {}
 
 
-class ImageFolderWriter:
+class ImageFolderWriter(ShardWriter):
     """Writes the images of a shard one after the other, for the shard's digests; each image is one record."""
 
     def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+        super().__init__(stream, lambda sample: (b"", b""), has_classes=False)
 
     def write(self, sample: Sample) -> Placement:
         """Append one image, and return its place in its own file."""
         self._stream.write(sample.image)
         return Placement(0, len(sample.image), 0, len(sample.image))
-
-    def close(self) -> None:
-        """Write nothing: the end of a shard is not marked."""
 
 
 def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str:
