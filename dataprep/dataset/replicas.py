@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import NotRequired, TypedDict
+from dataclasses import asdict, astuple, dataclass
 
 from dataprep.dataset.documents import decode
 from dataprep.dataset.manifest import MANIFEST
@@ -37,13 +36,14 @@ class Replica:
     bucket: BucketLocation
 
 
-class _Entry(TypedDict):
+@dataclass(frozen=True, slots=True)
+class _Entry:
     """A replica as the file lists it."""
 
     url: str
     location: str
     location_type: str
-    data_locations: NotRequired[list[str]]
+    data_locations: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +101,12 @@ def _parsed(storage: Storage, data: bytes | None) -> list[Replica]:
     if document.version != VERSION:
         raise FormatError(f"{where}: version {document.version}, expected {VERSION}; {_ADVICE}")
     return [
-        Replica(
-            url=entry["url"],
-            bucket=BucketLocation(
-                location=entry["location"],
-                location_type=entry["location_type"],
-                data_locations=tuple(entry.get("data_locations", ())),
-            ),
-        )
-        for entry in document.replicas
+        Replica(url, BucketLocation(location=location, location_type=kind, data_locations=data_locations))
+        for url, location, kind, data_locations in map(astuple, document.replicas)
     ]
 
 
 def _document(replicas: Iterable[Replica]) -> bytes:
-    entries: list[_Entry] = [
-        {
-            "url": each.url,
-            "location": each.bucket.location,
-            "location_type": each.bucket.location_type,
-            "data_locations": list(each.bucket.data_locations),
-        }
-        for each in replicas
-    ]
-    return json.dumps({"version": VERSION, "replicas": entries}, indent=1).encode() + b"\n"
+    places = ((each.url, each.bucket) for each in replicas)
+    entries = [_Entry(url, each.location, each.location_type, each.data_locations) for url, each in places]
+    return json.dumps(asdict(_Document(VERSION, entries)), indent=1).encode() + b"\n"
