@@ -383,16 +383,24 @@ def kept_shard(
 def fetch_shard(
     target: Target, index: int, rows: Sequence[Row], web: WebFetch, before: Mapping[str, dict[str, int]] | None = None
 ) -> ShardReceipt:
-    """Fetch rows into one shard, and commit it.
-
-    Returns:
-        The valid receipt, which may be another attempt's.
-    """
-    storage, names = target.storage, target.places.names
-    split_index = target.places.first_shard + index
-    file = names.samples_file(split_index)
+    """Fetch rows into one shard, and commit it; return the valid receipt, which may be another attempt's."""
+    storage, split_index = target.storage, target.places.first_shard + index
     attempt = target.places.attempt(index, uuid.uuid4().hex)
-    made, samples = _write(target, f"{attempt}/{file}", split_index, rows, web.fetch, before)
+    file = f"{attempt}/{target.places.names.samples_file(split_index)}"
+    spool = storage.spool_path(file)
+    try:
+        with (
+            disk_errors(spool),
+            _nameless(storage.spool_path(f"{file}-images")) as images,
+            storage.sending(spool, file) as sent,
+            WritebackFile(spool, sent) as samples,
+        ):
+            streams = shard_files.Streams(cast(BinaryIO, samples), images)
+            made = shard_files.make_shard(rows, web.fetch, target.options, split_index, streams, before)
+    except BaseException:
+        spool.unlink(missing_ok=True)
+        raise
+    storage.publish(spool, file, samples.crc32c)
     for name, data in _sidecars(target, split_index, made).items():
         storage.create(f"{attempt}/{name}", data)
     receipt = _receipt(target, index, attempt, (made, samples), web, before)
@@ -435,34 +443,6 @@ def _receipt(
             before=dict(before or {}),
         ),
     )
-
-
-def _write(
-    target: Target,
-    name: str,
-    split_index: int,
-    rows: Sequence[Row],
-    fetch: Fetch,
-    before: Mapping[str, dict[str, int]] | None,
-) -> tuple[shard_files.MadeShard, WritebackFile]:
-    """Write the samples file, and publish it under this name."""
-    storage = target.storage
-    spool = storage.spool_path(name)
-    try:
-        with (
-            disk_errors(spool),
-            _nameless(storage.spool_path(f"{name}-images")) as images,
-            storage.sending(spool, name) as sent,
-            WritebackFile(spool, sent) as file,
-        ):
-            made = shard_files.make_shard(
-                rows, fetch, target.options, split_index, shard_files.Streams(cast(BinaryIO, file), images), before
-            )
-    except BaseException:
-        spool.unlink(missing_ok=True)
-        raise
-    storage.publish(spool, name, file.crc32c)
-    return made, file
 
 
 def _nameless(path: Path) -> BinaryIO:
