@@ -369,16 +369,12 @@ def _check_attributes(place: str, definition: ImageDataset) -> None:
             )
         if fault := base.split_fault(split):
             raise UsageError(f"{place}: facts: {fault}")
-    _check_features(place, definition)
-    _check_classes(place, definition)
-
-
-def _check_features(place: str, definition: ImageDataset) -> None:
     features = definition.features
     if not isinstance(features, Mapping) or not all(isinstance(each, Feature) for each in features.values()):
         raise UsageError(f"{place}: features {quoted(features)}, expected Feature by name")
     for fault in feature_faults(features):
         raise UsageError(f"{place}: {fault}")
+    _check_classes(place, definition)
 
 
 def _check_classes(place: str, definition: ImageDataset) -> None:

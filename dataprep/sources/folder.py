@@ -273,7 +273,9 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
     def _opened(self, dataset: Folder) -> own_pictures.OpenedDataset:
         tree = trees.read_tree(self._root, self._own, self._progress, self._problems)
         self._note_passed_over(tree)
-        self._note_empty_files(tree)
+        empty = own_pictures.Examples(_Picture(image, image.parts) for image in tree.first_empty)
+        empty.count = tree.num_empty
+        self._note_empty(empty)
         folders = self._split_folders(tree)
         splits = self._by_split(folders, self._with_texts(tree, self._with_rows(tree)))
         classes = self._label(own_pictures.AllSplits(splits.values()))
@@ -282,7 +284,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         found = {}
         for name in (name for name in SPLITS if name in splits):
             with self._problems.noted():
-                found[name] = self._enumeration(name, self._sorted(splits[name]), classes)
+                pictures = self._collected(splits[name]).in_order(lambda picture: picture.key.encode())
+                found[name] = self._enumeration(name, pictures, classes)
         self._problems.refuse()
         for name, enumeration in found.items():
             enumeration.sources.extend(self._sources(tree, splits[name]))
@@ -290,9 +293,6 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
 
     def _collected(self, pictures: Iterable[_Picture]) -> SpilledItems[_Picture]:
         return SpilledItems(_PICTURES, pictures)
-
-    def _sorted(self, pictures: own_pictures.Pictures[_Picture]) -> own_pictures.Pictures[_Picture]:
-        return self._collected(pictures).in_order(lambda picture: picture.key.encode())
 
     def _note_passed_over(self, tree: trees.Tree) -> None:
         if tree.passed_over:
@@ -326,11 +326,6 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
                 f"some of these have the name of an image, as {shown(name)} does: `text_files` {shell_words(option)} "
                 "makes their texts a feature"
             )
-
-    def _note_empty_files(self, tree: trees.Tree) -> None:
-        empty = own_pictures.Examples(_Picture(image, image.parts) for image in tree.first_empty)
-        empty.count = tree.num_empty
-        self._note_empty(empty)
 
     # Splits
 

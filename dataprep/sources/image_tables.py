@@ -414,7 +414,10 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
             f"{root.url}: tables of different kinds, {' and '.join(suffixes)}; expected one: name the table, or the "
             f"folder of tables, to build with `table`, such as `table` {shell_words(tables[0].name)}"
         )
-    splits = {table.name: _splits_of(table.name) for table in tables}
+    splits: dict[str, set[str]] = {}
+    for name in (table.name for table in tables):
+        words = _NO_LETTERS.split(PurePosixPath(name).with_suffix("").as_posix().lower())
+        splits[name] = {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
     if not any(splits.values()):
         return {"train": tables}
     found: dict[str, list[ImageTable]] = {}
@@ -584,11 +587,6 @@ def _packed(row: TableRow, offset: int, num_bytes: int, crc32c: int) -> PackedIm
     if num_bytes == NO_IMAGE:
         return PackedImage(row, MISSING, 0, crc32c)
     return PackedImage(row, offset, num_bytes, crc32c)
-
-
-def _splits_of(name: str) -> set[str]:
-    words = _NO_LETTERS.split(PurePosixPath(name).with_suffix("").as_posix().lower())
-    return {SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS}
 
 
 def _tables(root: Storage, only: str, notes: list[str]) -> list[ImageTable]:

@@ -322,8 +322,14 @@ class ImageNet21k(base.Dataset):
 
     def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
         release, found = _Finder(root, None, wanted.progress).of_any_release()
-        if not wanted.allow_partial:
-            _refuse_other_counts(root, release, Release(len(found.refs), len(found.classes)))
+        expected = {release: RELEASES[release]} if release else RELEASES
+        counts = Release(len(found.refs), len(found.classes))
+        if not wanted.allow_partial and counts not in expected.values():
+            known = " or ".join(
+                f"{each.images:,} images of {each.classes:,} classes ({name})" for name, each in expected.items()
+            )
+            what = f"{counts.images:,} images of {counts.classes:,} classes, expected {known}"
+            raise base.unlike_published(f"{root.url}: imagenet-21k train", what)
         return found
 
     def _refuse_other_counts(self, root: Storage, split: str, facts: base.SplitFacts, found: Enumeration) -> None:
@@ -569,17 +575,6 @@ def _refuse_gzip(root: Storage, info: ObjectInfo) -> None:
         raise SourceError(
             f"{where}: compressed, so images cannot be read in place; decompress it first: gunzip {where}"
         )
-
-
-def _refuse_other_counts(root: Storage, release: str, found: Release) -> None:
-    expected = {release: RELEASES[release]} if release else RELEASES
-    if found in expected.values():
-        return
-    counts = " or ".join(
-        f"{images:,} images of {classes:,} classes ({name})" for name, (images, classes) in expected.items()
-    )
-    what = f"{found.images:,} images of {found.classes:,} classes, expected {counts}"
-    raise base.unlike_published(f"{root.url}: imagenet-21k train", what)
 
 
 FAKE_TAR = "imagenet-fake.tar"
