@@ -89,11 +89,8 @@ class Kept:
         self._table: ParquetTable | None = None
 
     def numbers(self, shard: int) -> NDArray[np.int64]:
-        """Return the numbers of a shard's kept samples, ascending, shape (kept,).
-
-        Raises:
-            FormatError: The file is damaged, or not the one that the view lists.
-        """
+        """Return the numbers of a shard's kept samples, ascending, shape (kept,). Raises FormatError if the file is
+        damaged, or not the one that the view lists."""
         with self._lock:
             reasons = self._opened().read_group(shard).column(LEFT_OUT)
         mask = np.concatenate([_nulls(chunk) for chunk in reasons.chunks]) if len(reasons) else np.empty(0, np.bool_)
@@ -199,12 +196,8 @@ def view_names(storage: Storage) -> list[str]:
 
 
 def read_view(storage: Storage, manifest: Manifest, name: str) -> OpenedView:
-    """Read a view, and compare it with its dataset.
-
-    Raises:
-        UsageError: There is no such view, or it was made of another revision or build.
-        FormatError: Its file is damaged.
-    """
+    """Read a view, and compare it with its dataset. Raises UsageError if there is no such view, or it was made of
+    another revision or build, and FormatError if its file is damaged."""
     found = find_view(storage, name)
     if found is None:
         known = view_names(storage)
