@@ -61,7 +61,6 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/sources/test_table_files.py::test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error": (
         SOURCES
     ),
-    "tests/dataprep/test_functions.py::test_a_type_checker_finds_misspelt_arguments_and_wrong_types": CODE,
     "tests/examples": ("examples/", "loaders/"),
     "tests/fuzz": ("tests/fuzz/", "loaders/decode/"),
     "tests/loaders/bench": ("loaders/bench/", "loaders/engine/"),
@@ -116,6 +115,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_setup.py": CODE,
     "tests/test_site.py": DOCUMENTS,
     "tests/test_tutorials.py": DOCUMENTS,
+    "tests/test_types.py": CODE,
     "tests/test_wheel.py": RELEASE,
     "tests/train": TRAINING,
     "tests/train/test_train_resnet.py::test_two_runs_and_a_resumed_one_have_the_same_losses_and_statistics": KEPT,

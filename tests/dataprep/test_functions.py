@@ -22,7 +22,6 @@ from dataprep.commands.retry_failed import RetryFailed
 from dataprep.commands.verify import Verify
 from tests.support.builds import dataprep as command
 from tests.support.builds import digests
-from tests.support.markdown import ROOT
 from tests.support.own_data import write_pets
 
 KINDS = {
@@ -220,23 +219,3 @@ def test_a_script_needs_no_guard_around_its_main_part(pets, tmp_path):
     script.write_text(SCRIPT.format(source=pets, output=str(tmp_path / "out")))
     run = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=300)
     assert (run.returncode, run.stdout.count("\n")) == (0, 1), run.stderr
-
-
-TYPED = """
-import dataprep
-dataprep.build_folder(source="a", output="b", format="webdataset", resize=256, split=["train"])
-dataprep.build_folder(sorce="a", output="b", format="webdataset")
-dataprep.build_folder(source="a", output="b", format="webdataset", resize="256")
-dataprep.verify("a", deep=1)
-dataprep.build_table(source="a", output="b", format="web")
-"""
-
-
-def test_a_type_checker_finds_misspelt_arguments_and_wrong_types(tmp_path):
-    """`make lint` has filled the cache."""
-    from mypy import api
-
-    (tmp_path / "user.py").write_text(TYPED)
-    out, _, code = api.run(["--strict", f"--config-file={ROOT / 'setup.cfg'}", str(tmp_path / "user.py")])
-    found = {int(line.split(":")[1]) for line in out.splitlines() if ": error:" in line}
-    assert (code, found) == (1, {4, 5, 6, 7}), out

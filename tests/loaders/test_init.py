@@ -1,4 +1,4 @@
-"""The door of `loaders`: what it exports, what importing it loads, and what a type checker finds in a user's script."""
+"""The door of `loaders`: what it exports, and what importing it loads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from mypy import api
 
 import loaders
 from dataprep.errors import UsageError
@@ -34,26 +33,6 @@ LOADED = (
     "import sys; {}; rooms = sorted(name for name in sys.modules if name.split('.')[0] == 'dataprep'); print(*rooms)"
 )
 
-RIGHT = """
-from loaders import Batch, Loader, LoaderConfig, LoaderSettings, PilTransform, open_decoder, open_loader, read_fields
-from loaders import AnnotationFields, AnnotationTransform, Mixture, MixtureSource, TorchvisionTransform, mixture
-
-settings: LoaderSettings = {"seed": 1, "fields": ("caption",)}
-open_loader("gs://bucket/imagenet", "val", batch_size=8, **settings).close()
-with open_loader("gs://bucket/imagenet", batch_size=8, image_size=192, shuffle=None, cache_dir="cache") as loader:
-    for batch in loader:
-        names: list[str] = batch.keys
-        rows: int = batch.images.shape[0]
-mixed: Mixture = mixture([("gs://bucket/coco", 0.5), ("pets", 3, "val"), MixtureSource(url="b", at_end="drop")])
-open_loader(mixed, batch_size=8, seed=1).close()
-open_loader(mixture("mix.json"), "val", batch_size=8).close()
-decoder: str = open_decoder("bilinear", "library").name
-moved = AnnotationTransform(AnnotationFields(masks="segmentation"))
-open_loader("coco", batch_size=8, fields=moved.needed_fields, transform=moved).close()
-open_loader("coco", batch_size=8, transform=TorchvisionTransform(lambda image: image)).close()
-config = LoaderConfig(batch_size=8, scale=(0.08, 1.0), on_error="skip")
-caption = read_fields("webdataset", b"", ("caption",))
-"""
 WRONG = [
     (
         {"procesess": 3},
@@ -87,14 +66,6 @@ WRONG = [
     ),
 ]
 """Settings, what mypy says of them, and what `open_loader` says."""
-
-
-def checked(folder: Path, script: str) -> tuple[str, int]:
-    """What `mypy --strict` prints about a user's script, and its exit code; `make lint` has filled the cache."""
-    path = folder / "script.py"
-    path.write_text(script)
-    printed, _, code = api.run(["--strict", f"--config-file={ROOT / 'setup.cfg'}", str(path)])
-    return printed, code
 
 
 def modules_after(statements: str) -> list[str]:
@@ -178,19 +149,6 @@ def test_settings_of_open_loader_are_those_of_the_config():
     config = {name: field.type for name, field in fields.items() if name not in ("batch_size", "packs", "view_groups")}
     settings = {name: kind.__forward_arg__ for name, kind in LoaderSettings.__annotations__.items()}
     assert settings == config | wider
-
-
-def test_a_type_checker_accepts_a_correct_script(tmp_path):
-    assert checked(tmp_path, RIGHT) == ("Success: no issues found in 1 source file\n", 0)
-
-
-def test_a_type_checker_finds_every_wrong_setting(tmp_path):
-    given = [f"{name}={value!r}" for settings, _, _ in WRONG for name, value in settings.items()]
-    calls = [f'open_loader("shards", batch_size=8, {setting})\n' for setting in given]
-    printed, code = checked(tmp_path, "from loaders import open_loader\n\n" + "".join(calls))
-    assert code == 1
-    for line, (_, expected, _) in enumerate(WRONG, 3):
-        assert any(f"script.py:{line}: error: {expected}" in each for each in printed.splitlines()), (expected, printed)
 
 
 @pytest.mark.parametrize(("settings", "message"), [(settings, said) for settings, _, said in WRONG], ids=str)
