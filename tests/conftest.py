@@ -85,7 +85,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     """Set before any test module is imported: some libraries read these once."""
     gc.set_threshold(50_000, 20, 50)  # to look at all objects of TensorFlow and torch takes a third of a second
-    settings.register_profile("dataprep", deadline=None)  # a busy machine would decide a test
+    # Without a deadline: a busy machine would decide a test. So few examples find every planted mutant.
+    settings.register_profile("dataprep", deadline=None, max_examples=40)
     settings.load_profile("dataprep")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that is not interactive starts `make test &` so, and tests of Ctrl-C would find it ignored in their

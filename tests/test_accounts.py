@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from dataprep.cli import COMMANDS
 from dataprep.commands.tpu import command as tpu
 from scripts.agents import BUILD, MICRO
+from tests.support.builds import dataprep
 from tests.support.markdown import ROOT
 
 APART = ["unshare", "--map-root-user", "--net"]
@@ -65,15 +66,27 @@ def table() -> dict[str, str]:
     return dict(rows[1:])
 
 
-def run_apart(folder: Path, words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command without credentials, and without a network where this machine lets a test take it away."""
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """Exit code and output of every command, run in order in one folder without credentials, and without a network
+    where this machine lets a test take it away."""
+    folder = tmp_path_factory.mktemp("apart")
     has_namespaces = shutil.which("unshare") and subprocess.run([*APART, "true"], capture_output=True).returncode == 0
     kept = {
         name: each for name, each in os.environ.items() if not name.startswith(("GOOGLE_", "STORAGE_", "CLOUDSDK_"))
     }
-    empty = {"HOME": str(folder), "CLOUDSDK_CONFIG": str(folder), "NO_GCE_CHECK": "true"}
-    line = [*(APART if has_namespaces else []), sys.executable, "-m", "dataprep", *shlex.split(words)]
-    return subprocess.run(line, cwd=folder, env=kept | empty, capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        [*(APART if has_namespaces else []), sys.executable, "-m", __name__],
+        input="\n".join(ON_DISK + WITH_CREDENTIALS),
+        cwd=folder,
+        env=kept | {"HOME": str(folder), "CLOUDSDK_CONFIG": str(folder), "NO_GCE_CHECK": "true"},
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    return {words: tuple(each) for words, each in map(json.loads, run.stdout.splitlines())}
 
 
 def test_every_command_is_listed():
@@ -86,15 +99,20 @@ def test_every_command_is_listed():
     assert {line.split()[1] for line in ON_DISK if line.startswith("tpu ")} == set(tpu.commands)
 
 
-def test_what_needs_no_account_runs_without_credentials_and_network(tmp_path):
-    for words in ON_DISK:
-        done = run_apart(tmp_path, words)
-        codes = (0, 3) if words.startswith("diagnose") else (0,)  # undecided where other programs are busy
-        assert done.returncode in codes, f"{words}: {done.stdout[-500:]}{done.stderr[-2000:]}"
+@pytest.mark.parametrize("words", ON_DISK)
+def test_what_needs_no_account_runs_without_credentials_and_network(ended, words):
+    code, said = ended[words]
+    assert code in ((0, 3) if words.startswith("diagnose") else (0,)), said  # undecided where other programs are busy
 
 
 @pytest.mark.parametrize("words", WITH_CREDENTIALS)
-def test_what_needs_credentials_says_so_without_them(tmp_path, words):
-    done = run_apart(tmp_path, words)
-    assert done.returncode != 0
-    assert "no valid credentials" in done.stdout + done.stderr
+def test_what_needs_credentials_says_so_without_them(ended, words):
+    code, said = ended[words]
+    assert code != 0
+    assert "no valid credentials" in said
+
+
+if __name__ == "__main__":  # in namespaces of its own, whose processes share what has imported the commands
+    for line in map(str.strip, sys.stdin):
+        done = dataprep(*shlex.split(line))
+        print(json.dumps([line, [done.returncode, done.stdout + done.stderr[-2000:]]]), flush=True)

@@ -30,7 +30,7 @@ from tests.support.json_mutants import mutants
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 1, "region_policy": "off"}
 
 
-def _build(folder: Path, fmt: str, images: int = 120) -> Path:
+def _build(folder: Path, fmt: str, images: int = 60) -> Path:
     originals = folder / "originals"
     write_demo("imagenet", originals, images=images, odd=False)
     return Path(build_here("imagenet", originals, folder / "dataset", fmt))

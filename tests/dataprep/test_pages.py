@@ -5,7 +5,7 @@ import sys
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -139,7 +139,6 @@ def test_layers_are_cut_at_the_top():
     assert max(height for _, height in points(path)) == 1
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0.01, 100), min_size=1, max_size=20), st.floats(0.01, 1000))
 def test_ticks_stand_where_their_values_are(spans, highest):
     edges = [0.0]
@@ -152,7 +151,6 @@ def test_ticks_stand_where_their_values_are(spans, highest):
         assert 2 <= len(ticks) <= MOST_TICKS
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 @example(0.0, 5e-324)
 @example(3.0, 0.0)

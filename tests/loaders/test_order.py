@@ -5,7 +5,7 @@ import itertools
 import json
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -32,7 +32,6 @@ def taken(picks, count):
 
 
 @given(SETTINGS, st.integers(1, 12))
-@settings(max_examples=150, deadline=None)
 def test_the_sequence_follows_the_rules_for_every_number_of_ranks(values, num_batches):
     order = Order(**values)
     expected = list(enumerate(reference(order, num_batches * order.global_batch)))
@@ -46,7 +45,6 @@ def test_the_sequence_follows_the_rules_for_every_number_of_ranks(values, num_ba
 
 
 @given(SETTINGS, st.integers(0, 60), st.sampled_from([1, 2, 3, 6]), st.data())
-@settings(max_examples=150, deadline=None)
 def test_order_continues_at_any_batch_with_another_number_of_ranks(values, batch, world_size, data):
     order = Order(**values)
     assume(order.global_batch % world_size == 0)
@@ -58,7 +56,6 @@ def test_order_continues_at_any_batch_with_another_number_of_ranks(values, batch
 
 
 @given(SETTINGS, st.data())
-@settings(max_examples=100, deadline=None)
 def test_the_first_pass_begins_in_the_same_way_before_the_other_shards_are_known(values, data):
     counts = values["shard_samples"]
     head = data.draw(st.integers(1, len(counts)))
@@ -76,7 +73,6 @@ def test_equal_epochs_are_as_long_as_the_guide_says():
 
 
 @given(SETTINGS)
-@settings(max_examples=100, deadline=None)
 def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(values):
     order = Order(**values)
     everything = {(shard, s) for shard, samples in enumerate(order.shard_samples) for s in range(samples)}
@@ -92,7 +88,6 @@ def test_every_pass_has_every_sample_once_and_epochs_share_out_all_batches(value
 
 
 @given(SETTINGS, st.sampled_from([1, 2, 3, 6]))
-@settings(max_examples=100, deadline=None)
 def test_a_rank_reads_a_piece_once_and_alone_where_ranks_divide_the_streams(values, world_size):
     order = Order(**{**values, "global_batch": 12, "num_streams": 12})
     readers = {}
@@ -109,7 +104,6 @@ def test_a_rank_reads_a_piece_once_and_alone_where_ranks_divide_the_streams(valu
 
 
 @given(SETTINGS, st.integers(0, 9), st.sampled_from([1, 2, 3, 4, 6]))
-@settings(max_examples=100, deadline=None)
 def test_counts_of_a_piece_hold_from_any_first_batch(values, batch, world_size):
     order = Order(**{**values, "global_batch": 12})
     first = batch * 12
@@ -125,7 +119,6 @@ def test_counts_of_a_piece_hold_from_any_first_batch(values, batch, world_size):
 
 
 @given(SETTINGS, st.lists(st.integers(0, 500), min_size=1, max_size=30))
-@settings(max_examples=50, deadline=None)
 def test_a_sample_is_found_at_any_position_alone(values, positions):
     order = Order(**values)
     lookup, expected = Lookup(order), reference(order, max(positions) + 1)
@@ -136,7 +129,6 @@ def test_a_sample_is_found_at_any_position_alone(values, positions):
 
 
 @given(COUNTS, st.integers(1, 12), st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
 def test_the_stored_order_has_every_sample_once(counts, world_size, at_once):
     everything = [(shard, s) for shard, samples in enumerate(counts) for s in range(samples)]
     rows = [stored_picks(counts, first=rank, step=world_size, samples_per_block=at_once) for rank in range(world_size)]
@@ -149,7 +141,6 @@ def test_the_stored_order_has_every_sample_once(counts, world_size, at_once):
 
 
 @given(COUNTS, st.integers(1, 6), st.integers(1, 9), st.data())
-@settings(max_examples=100, deadline=None)
 def test_the_stored_order_goes_on_from_any_position(counts, step, at_once, data):
     first = data.draw(st.integers(0, sum(counts)))
     picks = list(stored_picks(counts, first=first, step=step, samples_per_block=at_once))

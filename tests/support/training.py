@@ -27,6 +27,7 @@ ENVIRONMENT = {
 """One thread of torch's and one of XLA's: with more of them the losses may differ (docs/training.md)."""
 TORCH_ENTRIES = (
     "tests.support.jax_finetuning",
+    "tests.support.jax_transformers",
     "tests.support.training_fsdp",
     "train.finetune_mae",
     "train.pretrain_mae",

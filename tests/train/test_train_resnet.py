@@ -137,6 +137,7 @@ def test_batch_and_rate_fit_the_data_and_are_printed_unless_given(flags, images,
     assert capsys.readouterr().err == ("" if "lr" in flags else said)
 
 
+@pytest.mark.long
 def test_a_first_run_on_few_pictures_of_two_kinds_learns(tmp_path):
     rng = np.random.default_rng(0)
     for number in range(95):

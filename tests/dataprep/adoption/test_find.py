@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.adoption import AdoptRequest, adopt, find, head_files
@@ -177,7 +177,6 @@ class Level(LocalStorage):
 FILES = st.sampled_from([f"{n}.jpg" for n in range(9)] + ["deep/1.jpg", "notes.txt", ".hidden.jpg"])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     tree=st.dictionaries(st.sampled_from(["a", "b", "c d", "é", ".git"]), st.sets(FILES, max_size=9), min_size=1),
     heads=st.lists(st.sampled_from(range(2, 21, 2)), min_size=1, max_size=2, unique=True).map(sorted),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import simplejpeg
 import skimage
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -267,7 +267,6 @@ def test_on_bad_rejects_the_image_or_fails():
         check_image("k", b"", ImagePolicy(on_bad="fail"))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.sampled_from([*KEPT.values(), *REPAIRED.values()]),
     st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=8),

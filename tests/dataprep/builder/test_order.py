@@ -63,7 +63,7 @@ def ordered(sizes, stored=1, **options):
     return order_split(spilled(refs_of(sizes)), replace(OPTIONS, **options), "train", stored, annotated=False)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(SIZES, st.integers(0, 2**40), st.sampled_from([1, 5]), st.integers(1, 10**8))
 def test_every_pass_holds_every_sample_once_in_the_order_of_its_permutation(
     small_parts, sizes, seed, stored, shard_bytes

@@ -209,7 +209,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), JSON))
 def test_equal_documents_do_not_differ(document):
     assert differences(document, document) == []

@@ -62,7 +62,7 @@ ROWS = st.lists(st.tuples(st.text("abé", max_size=4), st.integers(0, 2**64 - 1)
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS)
 def test_rows_come_back_in_any_order(size, rows):
     table = spilled_rows(rows)
@@ -128,7 +128,7 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(spill, "MEMORY_BYTES", 500)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(REFS)
 def test_references_come_back_in_their_order_any_number_of_times(small_batches, refs):
     found = spilled(refs)
@@ -140,7 +140,7 @@ def test_references_come_back_in_their_order_any_number_of_times(small_batches, 
     assert [ref.key for ref in found][-1] == "last"
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(REFS)
 def test_enumeration_hash_is_that_of_a_line_a_reference(small_batches, refs):
     digest = hashlib.sha256()
@@ -182,7 +182,7 @@ def test_stored_rows_have_the_columns_of_rows_in_memory():
         spill_rows(stored.drop_columns(["key"]))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 400), st.integers(1, 40))
 def test_a_sample_is_spread_over_all_and_reads_few_batches(small_batches, count, most):
     found = spilled([SampleRef(str(number), "x", number, 0) for number in range(count)]).sample(most)
@@ -209,7 +209,7 @@ def item_size(request, monkeypatch):
         monkeypatch.setattr(spill, "PART_BYTES", 100)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text("abé", max_size=4), max_size=40))
 def test_values_are_those_of_a_list(item_size, texts):
     items = SpilledItems(TEXTS, texts)

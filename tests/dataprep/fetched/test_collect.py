@@ -117,7 +117,7 @@ def test_perceptual_duplicates_are_reported_and_kept(table):
 
 
 @given(order=st.permutations(range(len(BODIES))))
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @pytest.mark.parametrize("format_name", ["webdataset", "tfrecord"])
 def test_files_do_not_depend_on_the_order_of_the_answers(table, format_name, order):
     tables, rows = table
@@ -463,7 +463,7 @@ def test_a_limit_on_an_absent_column_is_refused():
 
 
 @given(width=st.integers(1, 10_000), height=st.integers(1, 10_000), least=st.integers(0, 10_000))
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_a_size_is_judged_whichever_side_is_longer(width, height, least):
     limits = RowFilter(min_image_size=least, max_aspect_ratio=2)
     assert size_reason(width, height, limits) == size_reason(height, width, limits)

@@ -111,7 +111,7 @@ def test_transient_reasons_are_retryable(reason, passes):
 attempts = st.lists(st.booleans(), min_size=4, max_size=4)
 
 
-@settings(deadline=None, derandomize=True, max_examples=25)
+@settings(derandomize=True, max_examples=25)
 @given(first=st.lists(attempts, min_size=1, max_size=3), retries=st.lists(st.integers(0, 2**12 - 1), max_size=4))
 def test_the_last_shard_that_has_a_row_tells_how_it_ended(first, retries):
     """Bits of a retry's number say which of the rows that failed are tried, and which of those fail again."""

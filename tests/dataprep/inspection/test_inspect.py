@@ -164,7 +164,7 @@ def test_features_are_described(finished, tmp_path):
     assert inspect_dataset(str(finished("imagenet-webdataset"))).features == {}
 
 
-examples = settings(deadline=None, derandomize=True, max_examples=200)
+examples = settings(derandomize=True)
 
 
 def counted(sides):

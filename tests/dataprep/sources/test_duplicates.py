@@ -34,7 +34,7 @@ def pairs(keys):
     return sorted((first.offset, second.offset, name) for first, second, name in found)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text("abAB", max_size=3), max_size=60))
 def test_each_equal_name_comes_with_the_first_of_its_name(small_parts, keys):
     first, expected = {}, []

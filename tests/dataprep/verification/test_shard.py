@@ -88,7 +88,7 @@ def test_a_shard_of_noise_is_found(damaged, name):
     assert f"format {shard}: offset 0: " in details(report)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(data=st.data(), name=st.sampled_from(["imagenet-webdataset", "coco-tfrecord"]))
 def test_a_truncated_shard_is_found(finished, tmp_path_factory, data, name):
     copy = Damaged(tmp_path_factory.mktemp("cut") / "copy")

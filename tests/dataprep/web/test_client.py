@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.web.addresses import Network
@@ -314,13 +314,11 @@ def read(body: bytes, pieces: int, limit_bytes: int, encoding: str = "", *, imag
     return taken.whole()
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=3_000), st.integers(1, 500), st.sampled_from(sorted(PACKED)))
 def test_a_body_in_any_pieces_is_the_whole_body(body, pieces, encoding):
     assert read(PACKED[encoding](body), pieces, 4_000, encoding) == body
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2_000), st.integers(1, 2_000), st.integers(1, 300), st.sampled_from(["", "gzip", "deflate"]))
 def test_a_body_is_too_large_from_one_byte_over_the_limit_on(num_bytes, limit_bytes, pieces, encoding):
     packed = PACKED[encoding](bytes(num_bytes))
@@ -443,7 +441,6 @@ async def everything(seed, num_bytes, bodies):
     return memory, held
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.integers(BODY_BYTES, 5 * BODY_BYTES), st.integers(1, 40))
 def test_every_body_arrives_within_the_budget(seed, num_bytes, bodies):
     async def run():

@@ -13,7 +13,7 @@ from email.utils import format_datetime
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from protego import Protego
 from yarl import URL
@@ -113,7 +113,6 @@ def test_retry_after_is_a_number_or_a_date(value, expected):
     assert retry_after_s(value, NOW) == expected
 
 
-@settings(deadline=None)
 @given(st.text(alphabet="0123456789:- +,JanFriGMT") | st.text())
 def test_any_retry_after_is_a_pause_or_none(value):
     pause_s = retry_after_s(value, NOW)
@@ -267,7 +266,6 @@ def test_a_reservation_of_text_and_data_mining_is_an_opt_out(value, expected):
     assert opt_out([], value, "dataprep") == expected
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=5), max_size=60))
 def test_any_bytes_are_parsed_as_rules(words):
     forbidden("User-agent: *\n" + "".join(words))
@@ -293,7 +291,6 @@ LINES = st.one_of(
 PATHS = ["/", "/a", "/a/", "/a/b.jpg", "/a/b.jpg?c=1", "/b", "/c/d.png", "/a/index.html", "/A", "/robots.txt", "/$"]
 
 
-@settings(max_examples=400, deadline=None)
 @given(st.lists(LINES, max_size=25), st.sampled_from(["\n", "\r\n", "\r"]), st.sampled_from(["dataprep", "our-bot"]))
 @example(["User-agent: d", "Allow: /", "User-agent: *", "Disallow: /"], "\n", "dataprep")
 @example(["User-agent: dataprep", "Sitemap: x", "User-agent: other", "Disallow: /"], "\n", "dataprep")
@@ -500,7 +497,6 @@ def test_failures_are_cached_and_old_values_expire():
     assert made == ["failure", "value", "value"]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 30)), max_size=60))
 def test_the_weight_of_a_cache_is_bounded_and_the_oldest_entries_go_first(asked):
     held: dict[str, int] = {}

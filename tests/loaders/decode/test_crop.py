@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -26,7 +26,6 @@ SIDES = st.integers(1, 700) | st.sampled_from([1, 2, 5000])
 RANGES = st.sampled_from([((0.2, 1.0), (3 / 4, 4 / 3)), ((0.08, 1.0), (3 / 4, 4 / 3)), ((1.0, 1.0), (0.1, 10.0))])
 
 
-@settings(max_examples=300)
 @given(
     seed=st.integers(0, 2**40),
     first=st.integers(0, 2**45),
@@ -50,7 +49,6 @@ def test_views_are_those_of_torchvisions_algorithm(seed, first, stride, sides, r
         assert 0 <= view.left <= width - view.width
 
 
-@settings(max_examples=50)
 @given(
     seed=st.integers(0, 2**40),
     first=st.integers(0, 2**45),

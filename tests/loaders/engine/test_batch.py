@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -59,7 +59,6 @@ def batches(order, shuffle, first, count, *, rank=0, world_size=1, parts=1):
 
 
 @given(COUNTS, st.sampled_from([1, 4, 12]), st.sampled_from([1, 2, 4]), st.integers(1, 5), st.integers(0, 7))
-@settings(max_examples=100, deadline=None)
 def test_training_rows_follow_the_order_for_any_ranks_and_processes(counts, global_batch, world_size, parts, first):
     assume(global_batch % world_size == 0)
     order = Order(shard_samples=tuple(counts), seed=1, global_batch=global_batch, samples_per_block=3, num_streams=6)
@@ -73,7 +72,6 @@ def test_training_rows_follow_the_order_for_any_ranks_and_processes(counts, glob
 
 
 @given(COUNTS, st.sampled_from([1, 4, 12]), st.sampled_from([1, 2, 4]), st.integers(1, 5))
-@settings(max_examples=100, deadline=None)
 def test_an_evaluation_has_every_sample_once_and_equal_steps_everywhere(counts, global_batch, world_size, parts):
     assume(global_batch % world_size == 0)
     order = Order(shard_samples=tuple(counts), seed=1, global_batch=global_batch, samples_per_block=3)
@@ -100,7 +98,6 @@ def test_an_evaluation_has_every_sample_once_and_equal_steps_everywhere(counts, 
 
 
 @given(COUNTS, st.sampled_from([1, 2, 3, 6]), st.sampled_from([1, 2, 5]), st.integers(0, 7), st.booleans())
-@settings(max_examples=60, deadline=None)
 def test_rows_of_several_images_are_the_same_for_any_ranks_and_processes(counts, world_size, images, first, shuffle):
     """Row r of all ranks together has every sixth image of the batch, from image r on."""
     size = 6 * images

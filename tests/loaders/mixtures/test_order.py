@@ -34,7 +34,6 @@ def mixed(samples, weights, at_end="repeat", *, batch=12, epoch=100):
 
 
 @given(st.randoms(use_true_random=False), st.integers(0, 400), st.integers(0, 80))
-@settings(max_examples=60, deadline=None)
 def test_the_samples_of_any_positions_are_those_of_a_walk_from_the_start(rng, first, count):
     order = random_order(rng)
     walk = Walk(order.members)
@@ -46,7 +45,6 @@ def test_the_samples_of_any_positions_are_those_of_a_walk_from_the_start(rng, fi
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
 def test_weights_change_at_any_position_and_indexes_go_on(rng):
     order, position = random_order(rng), 0
     walk = Walk(order.members)
@@ -119,7 +117,6 @@ def test_the_same_weights_are_no_change_and_a_second_one_at_a_position_replaces_
 
 
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 1000), st.booleans())
-@settings(max_examples=100, deadline=None)
 def test_a_batch_is_shared_out_evenly_and_most_rows_stay_at_home(world_size, rows, seed, is_full):
     rng = random.Random(seed)
     count = world_size * rows if is_full else rng.randint(0, world_size * rows)
@@ -137,13 +134,12 @@ STARTS = st.integers(0, 3000) | st.integers(0, 10**15)
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_every_window_of_a_thousand_positions_has_each_share_to_within_one_sample(rng):
     compare_windows(rng)
 
 
 @given(WEIGHTS, STARTS, st.integers(0, 60))
-@settings(max_examples=100, deadline=None)
 def test_positions_follow_the_rule_in_fractions_of_the_circle(weights, first, count):
     proportions, circle = Proportions(weights), Circle(list(range(len(weights))), weights)
     expected = [circle.at(position) for position in range(first, first + count)]
@@ -152,7 +148,6 @@ def test_positions_follow_the_rule_in_fractions_of_the_circle(weights, first, co
 
 
 @given(WEIGHTS, STARTS, st.integers(0, 3000))
-@settings(max_examples=60, deadline=None)
 def test_counts_are_those_of_the_positions_before(weights, first, count):
     proportions = Proportions(weights)
     found = np.bincount(proportions.between(first, first + count), minlength=len(weights))
@@ -162,7 +157,6 @@ def test_counts_are_those_of_the_positions_before(weights, first, count):
 
 
 @given(WEIGHTS, st.integers(0, 200), st.data())
-@settings(max_examples=60, deadline=None)
 def test_the_position_of_a_sample_is_found(weights, sample, data):
     proportions, dataset = Proportions(weights), data.draw(st.integers(0, len(weights) - 1))
     position = proportions.position_of(dataset, sample)

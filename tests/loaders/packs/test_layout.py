@@ -8,7 +8,7 @@ GRIDS = st.tuples(st.integers(1, 5), st.integers(1, 5)) | st.just((0, 0))
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 7), st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_token_is_a_patch_of_its_image_or_padding(rows, images, spare, data):
     row = st.lists(st.tuples(GRIDS, st.booleans()), min_size=images, max_size=images)
     given = [data.draw(row) for _ in range(rows)]

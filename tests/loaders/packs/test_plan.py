@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loaders import Packs
@@ -29,7 +29,6 @@ def sides(rng, shape):
 
 
 @given(packs(), st.integers(1, 3), SEEDS)
-@settings(max_examples=60, deadline=None)
 def test_rows_are_those_of_the_slow_reference_and_within_their_bounds(packs, rows, seed):
     rng, shape = np.random.default_rng(seed), (rows, packs.images)
     heights, widths, draws = sides(rng, shape), sides(rng, shape), rng.random(shape)
@@ -45,7 +44,6 @@ def test_rows_are_those_of_the_slow_reference_and_within_their_bounds(packs, row
 
 
 @given(packs(), SEEDS)
-@settings(max_examples=40, deadline=None)
 def test_in_an_evaluation_the_grid_of_an_image_depends_on_no_other(packs, seed):
     rng = np.random.default_rng(seed)
     heights, widths = sides(rng, 9), sides(rng, 9)

@@ -123,7 +123,7 @@ def test_steps_that_the_plot_cuts_are_counted():
 RATES = st.floats(1e-3, 1e7) | st.just(math.inf)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rates=st.lists(RATES, min_size=4, max_size=4),
     observed=st.floats(1e-3, 1e7),

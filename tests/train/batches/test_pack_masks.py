@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -25,7 +25,6 @@ def rows_of(rng: np.random.Generator, rows: int) -> np.ndarray:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 4), st.sampled_from([0.5, 0.75, 0.9]), st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
 def test_each_image_shows_its_share_and_every_place_is_right(seed, rows, ratio, batch):
     segments = rows_of(np.random.default_rng(seed), rows)
     config = PackMaskConfig(packs=PACKS, ratio=ratio)

@@ -71,7 +71,7 @@ def members(data: bytes) -> dict[str, bytes | str]:
 
 
 @given(files=st.dictionaries(NAMES, st.binary(max_size=2000), min_size=1, max_size=5))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_files_make_the_same_archive(tmp_path_factory, files):
     archives = []
     for _ in range(2):
