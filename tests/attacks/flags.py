@@ -25,8 +25,9 @@ def every_flag(folder: Path, count: int | None = None) -> str:
     """Make all calls, or some of them."""
     _prepare(folder)
     calls = list(all_calls(folder) if count is None else all_calls(folder, ()))
-    if count is not None:
-        calls = random.Random(len(calls)).sample(calls, count)
+    if count is not None:  # without builds that write originals first, each of which takes as long as all others
+        quick = [call for call in calls if "imagenet-fake" not in call.arguments]
+        calls = random.Random(len(calls)).sample(quick, count)
     (folder / "calls.json").write_text(json.dumps([(call.program, call.arguments) for call in calls]))
     environment = {"HOME": folder / "work", "XDG_CACHE_HOME": folder / "work" / "cache", "PYTHONPATH": REPOSITORY}
     before = _names(folder)

@@ -1,24 +1,30 @@
-"""Facts about the ResNets in JAX and their backend, in a process of JAX's own.
-
-python -m tests.support.jax_networks networks | backend | replicas      prints some of them as JSON
-"""
+"""Facts about the ResNets in JAX, their updates and their backend, which a process of JAX's own prints as JSON."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from train.loops.backend import Update
 from train.loops.jax import JaxBackend, named_leaves
-from train.loops.jax_steps import ResNetSteps, all_devices, join_processes
+from train.loops.jax_steps import Batch, ResNetSteps, all_devices
 from train.models.jax_resnet import ARCHITECTURES, ResNet, create_resnet
 
 SIDE = 16
+MOMENTUM, DECAY = 0.8, 0.3
+RATES = (0.0, 0.05, 0.2, 0.1)
+SAMPLES = (True, True, False, True)
+"""Rows of a batch that hold an image; the others have the label -1."""
+
+
+def small() -> ResNet:
+    """Make a network that a processor trains at once."""
+    return ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
 
 
 def shapes(name: str) -> list[int]:
@@ -32,22 +38,22 @@ def shapes(name: str) -> list[int]:
 
 def new_blocks_are_the_identity() -> bool:
     """Return whether a normalisation of a new block is zero, so that the block gives what a ReLU makes of its input."""
-    model = ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
+    model = small()
     variables = model.init(jax.random.key(0), jnp.zeros((1, SIDE, SIDE, 3)), train=False)
     scales = [leaf for path, leaf in jax.tree_util.tree_leaves_with_path(variables["params"]) if "scale" in str(path)]
     return any(not bool(leaf.any()) for leaf in scales)
 
 
 def opened() -> JaxBackend:
-    """Make the backend of a small network on the devices of all processes."""
-    model = ResNet(architecture=ARCHITECTURES["_ResNet1"], num_classes=3, dtype="float32", width=4)
+    """Make the backend of a small network on all devices."""
+    model = small()
     mesh = all_devices()
     steps = ResNetSteps(model, mesh, momentum=0.9, weight_decay=0.0)
     return JaxBackend(mesh=mesh, steps=steps, values=steps.initial(seed=0, image_size=SIDE), validation=None)
 
 
 def with_last(values: Any, name: str, number: float) -> Any:
-    """Return values in which the last number of one array, on this process's devices alone, is another one."""
+    """Return values in which the last number of one array is another one."""
 
     def changed(path: Any, leaf: jax.Array) -> jax.Array:
         if jax.tree_util.keystr(path, simple=True, separator="/") != name:
@@ -57,16 +63,6 @@ def with_last(values: Any, name: str, number: float) -> Any:
         return jax.make_array_from_callback(leaf.shape, leaf.sharding, array.__getitem__)
 
     return jax.tree_util.tree_map_with_path(changed, values)
-
-
-def replicas() -> list[list[str]]:
-    """Return the arrays that are not finite: of all devices alike, and where one process's copy of one differs."""
-    join_processes()
-    found = opened()
-    answers = [found.not_finite()]
-    if jax.process_index() == 1:
-        found.values = with_last(found.values, "params/conv_init/kernel", np.nan)
-    return [*answers, found.not_finite()]
 
 
 def not_finite(found: JaxBackend) -> dict[str, list[str]]:
@@ -110,11 +106,57 @@ def backend() -> dict[str, Any]:
     }
 
 
+def batch_of(step: int) -> Batch:
+    rng = np.random.default_rng(step)
+    images = rng.integers(0, 256, (len(SAMPLES), SIDE, SIDE, 3), dtype=np.uint8)
+    labels = np.where(SAMPLES, rng.integers(0, 3, len(SAMPLES)), -1).astype(np.int32)
+    return Batch(jnp.asarray(images), jnp.asarray(labels), jnp.asarray(SAMPLES))
+
+
+def gradient_of(model: ResNet) -> Any:
+    """Return the gradient of the mean negative logarithm of the right class's probability, over rows with an image."""
+    mean, deviation = np.array((0.485, 0.456, 0.406)), np.array((0.229, 0.224, 0.225))
+    rows = np.flatnonzero(SAMPLES)
+
+    def loss(params: Any, batch_stats: Any, batch: Batch) -> jax.Array:
+        images = ((batch.images_BHWC / 255 - mean) / deviation).astype("float32")
+        variables = {"params": params, "batch_stats": batch_stats}
+        logits, _ = model.apply(variables, images, train=True, mutable=["batch_stats"])
+        probabilities = jnp.exp(logits) / jnp.exp(logits).sum(1, keepdims=True)
+        return -jnp.log(probabilities[rows, batch.labels_B[rows]]).mean()
+
+    return jax.jit(jax.grad(loss))
+
+
+def leaves(tree: Any) -> list[NDArray[np.float64]]:
+    return [np.array(each, np.float64) for each in jax.tree.leaves(tree)]
+
+
+def updates() -> dict[str, Any]:
+    """Compare some updates with SGD with Nesterov's correction in NumPy's float64: names, differences and changes."""
+    model = small()
+    steps = ResNetSteps(model, all_devices(), momentum=MOMENTUM, weight_decay=DECAY)
+    state = steps.initial(seed=0, image_size=SIDE)
+    names = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state.params)]
+    weights = leaves(state.params)
+    before = [each.copy() for each in weights]
+    velocities = [np.zeros_like(each) for each in weights]
+    gradient = gradient_of(model)
+    for step, rate in enumerate(RATES):
+        batch = batch_of(step)
+        gradients = leaves(gradient(state.params, state.batch_stats, batch))
+        for index, each in enumerate(gradients):
+            decayed = each + (DECAY * weights[index] if weights[index].ndim > 1 else 0)
+            velocities[index] = MOMENTUM * velocities[index] + decayed
+            weights[index] = weights[index] - rate * (decayed + MOMENTUM * velocities[index])
+        state, _ = steps.update(state, batch, rate)
+    found = leaves(state.params)
+    differences = [float(np.abs(ours - theirs).max()) for ours, theirs in zip(found, weights, strict=True)]
+    changes = [float(np.abs(ours - first).max()) for ours, first in zip(found, before, strict=True)]
+    return {"names": names, "differences": differences, "changes": changes}
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "backend":
-        print(json.dumps(backend()))
-    elif sys.argv[1] == "replicas":
-        print(json.dumps(replicas()))
-    else:
-        names = ("ResNet18", "ResNet50", "_ResNet1")
-        print(json.dumps({"shapes": {name: shapes(name) for name in names}, "identity": new_blocks_are_the_identity()}))
+    logits = {name: shapes(name) for name in ("ResNet18", "ResNet50", "_ResNet1")}
+    networks = {"shapes": logits, "identity": new_blocks_are_the_identity()}
+    print(json.dumps({"networks": networks, "backend": backend(), "updates": updates()}))

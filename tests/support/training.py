@@ -72,6 +72,14 @@ def start(module: str, *arguments: str, **environment: str) -> subprocess.Popen 
     )
 
 
+def facts(module: str, *arguments: str, **environment: str) -> Any:
+    """Run a module in a process of its own, which must end well; the JSON on the last line that it prints."""
+    with start(module, *arguments, **environment) as process:
+        output, errors = process.communicate(timeout=1800)
+    assert process.returncode == 0, errors[-3000:]
+    return json.loads(output.splitlines()[-1])
+
+
 def flags_of(**values: Any) -> list[str]:
     """As a command line says them."""
     return [part for name, value in values.items() for part in (f"--{name}", str(value))]

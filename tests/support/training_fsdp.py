@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.support.training import flags_of, losses, start
+from tests.support.training import facts, flags_of, losses, start
 
 if TYPE_CHECKING:
     from train.train_vit import TrainViT
@@ -101,11 +101,10 @@ def not_finite(backend: Any) -> list[list[str]]:
 def held_by(devices: int, data: str, folder: Path) -> dict[str, Any]:
     """What `held` says on so many devices, in a process of its own."""
     folder.mkdir(exist_ok=True)
-    program = ("tests.support.training_fsdp", "held", data, str(folder))
-    with start(*program, CPU_NUM_DEVICES=str(devices)) as process:
-        output, errors = process.communicate(timeout=500)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    found: dict[str, Any] = facts(
+        "tests.support.training_fsdp", "held", data, str(folder), CPU_NUM_DEVICES=str(devices)
+    )
+    return found
 
 
 def exact(data: str, folder: Path, steps: int = 6) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
 import tempfile
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.training import LONG, flags_of, log_lines, losses, start
+from tests.support.training import LONG, facts, flags_of, log_lines, losses, start
 from tests.support.training_jax import ended, environment
 
 STEPS = 200
@@ -113,10 +112,7 @@ def on_devices(data: str, folder: Path) -> str:
 def asked(*what: str, devices: int = 1, cache: Path | None = None) -> Any:
     """Return what `tests.support.jax_transformers` prints."""
     variables = environment(cache or tempfile.gettempdir(), devices)
-    with start("tests.support.jax_transformers", *what, **variables) as process:
-        output, errors = process.communicate(timeout=1800)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    return facts("tests.support.jax_transformers", *what, **variables)
 
 
 def variants(data: str, folder: Path) -> str:

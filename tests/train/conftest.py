@@ -10,8 +10,9 @@ from PIL import Image
 from dataprep.demo.make import write_demo
 from tests.support.finished import build_here
 from tests.support.on_use import on_use
-from tests.support.training import SMALL
+from tests.support.training import SMALL, facts
 
+QUICKLY_COMPILED = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 torch, pretrain_mae = on_use("torch"), on_use("train.pretrain_mae")
 
 
@@ -19,7 +20,7 @@ torch, pretrain_mae = on_use("torch"), on_use("train.pretrain_mae")
 def quickly_compiled() -> Iterator[None]:
     """What XLA compiles here runs for milliseconds; to optimise it takes longer than all that it does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+        patch.setenv("XLA_FLAGS", QUICKLY_COMPILED)
         yield
 
 
@@ -38,6 +39,13 @@ def dataset(tmp_path_factory) -> str:
     originals = tmp_path_factory.mktemp("originals")
     write_demo("imagenet", originals, images=60, odd=False)
     return build_here("imagenet", originals, tmp_path_factory.mktemp("dataset") / "shards", "webdataset")
+
+
+@pytest.fixture(scope="session")
+def jax_networks() -> dict[str, Any]:
+    """Facts about the ResNets in JAX."""
+    found: dict[str, Any] = facts("tests.support.jax_networks", JAX_PLATFORMS="cpu", XLA_FLAGS=QUICKLY_COMPILED)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -1,18 +1,11 @@
 """The JAX backend, in a process of its own; that it trains, stops and resumes, the tests of its entry show."""
 
-import json
-
 import pytest
 
-from tests.support.training import start
 
-
-@pytest.fixture(scope="module")
-def found() -> dict:
-    with start("tests.support.jax_networks", "backend", JAX_PLATFORMS="cpu") as process:
-        output, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+@pytest.fixture
+def found(jax_networks):
+    return jax_networks["backend"]
 
 
 def test_a_restored_state_trains_on_with_the_same_losses(found):

@@ -1,10 +1,8 @@
 """Fine-tuning and probing in JAX beside PyTorch, from the same weights and batches; kills and flags are a soak."""
 
-import json
-
 import pytest
 
-from tests.support.training import start
+from tests.support.training import facts
 from tests.support.training_jax import environment
 
 KINDS = ("finetune", "probe")
@@ -14,10 +12,7 @@ KINDS = ("finetune", "probe")
 def found(dataset, tmp_path_factory) -> dict:
     """What the runs did."""
     folder = tmp_path_factory.mktemp("runs")
-    with start("tests.support.jax_finetuning", dataset, str(folder), **environment()) as process:
-        output, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    return facts("tests.support.jax_finetuning", dataset, str(folder), **environment())
 
 
 @pytest.mark.parametrize("kind", KINDS)

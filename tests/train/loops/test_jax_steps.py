@@ -1,17 +1,12 @@
 """The ResNet in JAX: an update beside SGD's formula in NumPy, in a process of JAX's own."""
 
-import json
 import math
 
-from tests.support.training import start
 from tests.support.training_jax import config_of
 
 
-def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay():
-    with start("tests.support.jax_updates", JAX_PLATFORMS="cpu") as process:
-        output, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    found = json.loads(output.splitlines()[-1])
+def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay(jax_networks):
+    found = jax_networks["updates"]
     assert len(found["names"]) == 11
     for name, difference, change in zip(found["names"], found["differences"], found["changes"], strict=True):
         assert change > 1e-4, f"{name}: a change too small to be judged"

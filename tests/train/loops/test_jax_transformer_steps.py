@@ -1,10 +1,8 @@
 """Runs of masked autoencoders in JAX beside PyTorch's, on two devices; others and longer ones are a soak."""
 
-import json
-
 import pytest
 
-from tests.support.training import start
+from tests.support.training import facts
 from tests.support.training_jax import environment
 
 
@@ -13,10 +11,7 @@ def found(dataset, tmp_path_factory) -> dict:
     """What the runs did; those in JAX continue PyTorch's first step."""
     folder = tmp_path_factory.mktemp("runs")
     variables = environment(devices=2)
-    with start("tests.support.jax_transformers", "runs", dataset, str(folder), **variables) as process:
-        output, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    return facts("tests.support.jax_transformers", "runs", dataset, str(folder), **variables)
 
 
 def losses(run: dict) -> dict[int, float]:

@@ -1,18 +1,13 @@
 """Transformers in JAX: with the same weights they have the outputs of PyTorch's. In a process of JAX's own."""
 
-import json
-
 import pytest
 
-from tests.support.training import start
+from tests.support.training import facts
 
 
 @pytest.fixture(scope="module")
 def found() -> dict:
-    with start("tests.support.jax_transformers", "parity", JAX_PLATFORMS="cpu") as process:
-        output, errors = process.communicate(timeout=800)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    return facts("tests.support.jax_transformers", "parity", JAX_PLATFORMS="cpu")
 
 
 @pytest.mark.parametrize("name", ["coarse", "token", "mixed"])
