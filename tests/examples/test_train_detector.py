@@ -3,21 +3,20 @@
 import os
 import re
 import runpy
-import subprocess
-import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from loaders import open_loader
+from tests.support import warm
 from tests.support.coco import build_coco, pycocotools_view, unpacked
+from tests.support.markdown import ROOT
 from tests.support.on_use import on_use
 
 TorchBatches = on_use("loaders.torch:TorchBatches")
-EXAMPLE = Path(__file__).parents[2] / "examples/train_detector.py"
+EXAMPLE = ROOT / "examples/train_detector.py"
 
 
 @pytest.fixture(scope="module")
@@ -64,19 +63,20 @@ def test_boxes_and_masks_are_where_pycocotools_has_them(shards, originals, tmp_p
     assert np.mean(overlaps) > 0.85  # a shift by one pixel leaves 0.8 or less: many objects are small
 
 
-@pytest.mark.parametrize("kind", ["fasterrcnn", "maskrcnn"])
+@pytest.mark.parametrize("kind", [pytest.param("fasterrcnn", marks=pytest.mark.long), "maskrcnn"])
 def test_the_loss_falls(shards, kind):
-    run = subprocess.run(
-        [sys.executable, EXAMPLE, shards, kind],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    losses = [float(text) for text in re.findall(r"^step \d+: loss (.+)$", run.stdout, re.MULTILINE)]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with warm.start("tests.examples.test_train_detector", shards, kind, environment=variables, folder=ROOT) as process:
+        output, errors = process.communicate()
+    assert process.returncode == 0, errors[-3000:]
+    losses = [float(text) for text in re.findall(r"^step \d+: loss (.+)$", output, re.MULTILINE)]
     assert len(losses) == 15
     assert np.mean(losses[-5:]) < 0.6 * np.mean(losses[:5])
 
 
 def test_the_example_is_short():
     assert len(EXAMPLE.read_text().splitlines()) < 70
+
+
+if __name__ == "__main__":
+    runpy.run_path(str(EXAMPLE), run_name="__main__")

@@ -41,7 +41,7 @@ from tests.support import shared_process, warm
 
 BOUNDARIES = ("link", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "symlink")
 STOPPED = 9
-POLL_S = 0.002
+POLL_S, MOST_POLL_S = 0.002, 0.03
 RUNNING, SUSPENDED, ENDED = "running", "suspended", "ended"
 
 
@@ -81,9 +81,10 @@ class Running:
 
     def wait(self, longest_s: float) -> str:
         """Return the state of the process when it does not run any more, or when the time is over."""
-        until_s = time.monotonic() + longest_s
+        until_s, pause_s = time.monotonic() + longest_s, POLL_S
         while self.state() == RUNNING and time.monotonic() < until_s:
-            time.sleep(POLL_S)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, MOST_POLL_S)
         return self._state
 
     def send(self, number: signal.Signals) -> None:
