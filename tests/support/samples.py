@@ -16,7 +16,7 @@ from dataprep.formats.base import ShardFormat
 
 CLASSES = ("n01440764", 'a "quoted" name', "Grünfink \u2028 🐦", "back\\slash")
 
-examples = settings(deadline=None, derandomize=True)
+examples = settings(derandomize=True)
 """How the formats' properties are tried: the same examples everywhere, however slow the machine."""
 
 _KEY_CHARACTERS = string.ascii_letters + string.digits + "_-/="

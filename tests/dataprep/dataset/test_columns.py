@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.dataset.columns import from_numpy, numbers_or_zero, table_of, to_numpy
@@ -33,7 +33,6 @@ ROWS = st.tuples(
 )
 
 
-@settings(deadline=None)  # Arrow's own way imports pandas at first
 @given(st.lists(ROWS))
 def test_the_table_equals_the_one_that_arrow_makes(rows):
     columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * len(SCHEMA)

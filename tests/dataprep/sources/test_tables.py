@@ -65,7 +65,7 @@ field = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 
 @given(rows=st.lists(st.tuples(field, field), max_size=20), part_rows=st.integers(1, 9), chunk=st.integers(1, 40))
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 def test_any_csv_is_cut_between_its_rows(tmp_path_factory, rows, part_rows, chunk):
     """Fields may contain quotes, commas and line ends, and chunks may end anywhere."""
     folder = tmp_path_factory.mktemp("csv")

@@ -24,7 +24,6 @@ SIZES = [0, 1, 100_000, 8 << 20, (8 << 20) + 1, (16 << 20) + 1]
 REFUSED_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../../b", "a/./b", "a\0b", "a\\..\\b", "a\nb"]
 few_examples = settings(
     max_examples=25,
-    deadline=None,
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

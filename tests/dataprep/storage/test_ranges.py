@@ -6,7 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import StorageError
@@ -15,7 +15,6 @@ from dataprep.storage.ranges import RANGES_AHEAD, RangeFile, RangeStream, RangeW
 from tests.support.samples import examples
 
 
-@settings(deadline=None)  # each example writes a file
 @given(
     num_bytes=st.integers(0, 60),
     window_bytes=st.integers(0, 80),
@@ -43,7 +42,6 @@ def test_reads_within_the_window_are_one_request(storage, monkeypatch):
     assert requests == [(0, 300_000)]
 
 
-@settings(deadline=None)  # each example writes a file
 @given(
     num_bytes=st.integers(0, 60),
     expected=st.lists(st.tuples(st.integers(-10, 80), st.integers(-10, 80)), max_size=5),
@@ -88,7 +86,6 @@ def test_joined_requests_stay_within_their_limit(monkeypatch):
     assert ranges._joined(wanted, 1000) == [(0, 100), (100, 250), (250, 260)]
 
 
-@settings(deadline=None)  # each example writes a file
 @given(
     num_bytes=st.integers(0, 60),
     window_bytes=st.integers(0, 80),

@@ -4,7 +4,7 @@ import contextlib
 import ipaddress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -23,7 +23,6 @@ def test_public_addresses_are_not_refused(address):
     assert refusal(address) is None
 
 
-@settings(deadline=None)
 @given(st.ip_addresses())
 def test_every_accepted_address_is_global_for_the_standard_library(address):
     if refusal(str(address)) is None:
@@ -35,7 +34,6 @@ def test_every_accepted_address_is_global_for_the_standard_library(address):
         assert not (judged.is_reserved and judged.version == 4)
 
 
-@settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_inside_an_ipv6_address_is_judged_as_itself(address):
     plain = refusal(str(address)) is None
@@ -96,7 +94,6 @@ def test_an_address_in_the_url_is_judged(address):
     assert failed.value.status is Status.REFUSED_ADDRESS
 
 
-@settings(deadline=None)
 @given(st.text() | st.text(alphabet="htps:/@[].%0127x\\?#").map(lambda text: "http://" + text))
 def test_any_text_is_a_url_or_refused(text):
     with contextlib.suppress(Failed):  # any other error fails the test
