@@ -24,7 +24,7 @@ from dataprep.adoption import AdoptRequest, adopt
 from dataprep.commands.adopt import AdoptProgress
 from loaders import LoaderConfig, Views, open_loader, open_views
 from loaders.config import spans
-from loaders.decode.crop import View, grouped_views
+from loaders.decode.crop import View, as_views, grouped_views
 from loaders.decode.decoders import open_decoder
 
 BATCH = 64
@@ -73,10 +73,8 @@ def from_memory(
 def views_of(images: list[bytes], groups: tuple[Views, ...]) -> Crops:
     """Draw the views of every image as the loader does."""
     heights, widths = zip(*map(open_decoder().image_size, images), strict=True)
-    found: Crops = grouped_views(
-        0, range(len(images)), heights, widths, LoaderConfig(batch_size=1, view_groups=groups).crop_groups
-    )
-    return found
+    crops = LoaderConfig(batch_size=1, view_groups=groups).crop_groups
+    return list(map(as_views, grouped_views(0, range(len(images)), heights, widths, crops)))
 
 
 def decode_once(images: Images, views: Crops, outs: Outs) -> bool:

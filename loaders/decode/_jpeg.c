@@ -5,8 +5,8 @@
  * codes are read, columns beside it are neither transformed nor converted, rows below it not read; inside it every
  * sample equals that of a full decode, so a view's pixels do not depend on the other views. Where a baseline file has
  * restart markers, only the intervals that the area touches are read. _jpeg_huffman.h reads the codes of baseline files,
- * _jpeg_resize.h scales; loaders/decode/decoders.py calls this. Of Python only the stable interface is used, so that a
- * wheel serves every Python.
+ * _jpeg_resize.h scales, also pixels that Pillow decoded; loaders/decode/decoders.py calls this. Of Python only the
+ * stable interface is used, so that a wheel serves every Python.
  */
 
 #define PY_SSIZE_T_CLEAN
@@ -515,6 +515,21 @@ static void decode_one(decoder_t *decoder, const Py_buffer *data, filter_t filte
     }
 }
 
+/* Scale the only view of an image of RGBX pixels, of which the decoder knows the size. */
+static void scale_crop(decoder_t *decoder, const uint8_t *pixels, filter_t filter)
+{
+    size_t image_bytes = decoder->jpeg.image_width * (size_t)PIXEL_BYTES;
+    area_t area = plan_crops(decoder, filter);
+    /* Loops read beyond the last row and column; the copy has room for that. */
+    size_t row_bytes = image_bytes + 4 * (size_t)area.quads * PIXEL_BYTES;
+    uint8_t *rows = reserve_or_fail(decoder, &decoder->rows, ROWS_AT_ONCE * row_bytes);
+    for (int row = area.top; row < area.bottom; row += ROWS_AT_ONCE) {
+        for (int i = 0; i < smaller(ROWS_AT_ONCE, area.bottom - row); i++)
+            memcpy(rows + i * row_bytes, pixels + (row + i) * image_bytes, image_bytes);
+        take_rows(decoder, decoder->crops, row, 0, rows, row_bytes);
+    }
+}
+
 static void free_decoder(decoder_t *decoder)
 {
     jpeg_destroy_decompress(&decoder->jpeg);
@@ -782,6 +797,60 @@ static PyObject *decode_patches(PyObject *module, PyObject *args)
     return decode_and_release(&batch, images, filter);
 }
 
+/* Scale a view into an array that is held; return why that is impossible, NULL if it was done. */
+static const char *scale_into(
+    decoder_t *decoder, const Py_buffer *pixels, int64_t height, int64_t width, const Py_buffer *out, int filter)
+{
+    const Py_ssize_t *shape = out->shape;
+    if (height < 1 || width < 1 || height > MAX_PIXELS || height * width > MAX_PIXELS
+        || pixels->len != height * width * PIXEL_BYTES)
+        return "pixels must be RGBX, 100,000,000 at most";
+    if (out->ndim != 3 || out->itemsize != 1 || shape[2] != 3 || shape[0] < 1 || shape[1] < 1 || shape[0] > MAX_SIDE
+        || shape[1] > MAX_SIDE)
+        return "out must be uint8 [height, width, 3]";
+    if (filter < BILINEAR || filter > BILINEAR_NO_ANTIALIAS)
+        return "filter must be 0, 1 or 2";
+    decoder->jpeg.image_height = (JDIMENSION)height;
+    decoder->jpeg.image_width = (JDIMENSION)width;
+    decoder->crops->out = (output_t){out->buf, (int)shape[0], (int)shape[1], 0};
+    if (setjmp(decoder->failed))
+        return decoder->reason;
+    scale_crop(decoder, pixels->buf, filter);
+    return NULL;
+}
+
+static PyObject *scale_view(PyObject *module, PyObject *args)
+{
+    (void)module;
+    Py_buffer pixels, out;
+    PyObject *array;
+    int height, width, filter;
+    decoder_t *decoder = new_decoder(1);
+    if (!decoder)
+        return PyErr_NoMemory();
+    view_t *view = &decoder->crops->view;
+    int ok = PyArg_ParseTuple(args, "y*ii(iiiiiiiip)Oi", &pixels, &height, &width, &view->top, &view->left,
+                              &view->height, &view->width, &view->resized_height, &view->resized_width, &view->out_top,
+                              &view->out_left, &view->flip, &array, &filter);
+    if (ok && PyObject_GetBuffer(array, &out, PyBUF_WRITABLE | PyBUF_C_CONTIGUOUS)) {
+        PyBuffer_Release(&pixels);
+        ok = 0;
+    }
+    if (ok) {
+        const char *reason;
+        Py_BEGIN_ALLOW_THREADS
+        reason = scale_into(decoder, &pixels, height, width, &out, filter);
+        Py_END_ALLOW_THREADS
+        if (reason)
+            PyErr_SetString(PyExc_ValueError, reason);
+        ok = !reason;
+        PyBuffer_Release(&pixels);
+        PyBuffer_Release(&out);
+    }
+    free_decoder(decoder);
+    return ok ? Py_NewRef(Py_None) : NULL;
+}
+
 static PyObject *image_size(PyObject *module, PyObject *data)
 {
     (void)module;
@@ -817,6 +886,10 @@ static PyMethodDef methods[] = {
      "decode_patches(images, views, starts, out, filter, patch) -> list[str | None]\n\n"
      "Cuts each view, int32 [n, 9], into patches; out is uint8 [rows, tokens, 3 * patch * patch], and starts has the\n"
      "token at which each image begins, counted over all rows of out. Otherwise as decode_views."},
+    {"scale_view", scale_view, METH_VARARGS,
+     "scale_view(pixels, height, width, view, out, filter)\n\n"
+     "Scales a view of decoded pixels, four bytes each, red first, into out, uint8 [height, width, 3].\n"
+     "Raises ValueError where it cannot. Releases the interpreter lock."},
     {"image_size", image_size, METH_O,
      "image_size(data) -> (height, width)\n\nFrom a JPEG's header. Raises ValueError where it cannot be read."},
     {NULL, NULL, 0, NULL},

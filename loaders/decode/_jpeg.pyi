@@ -22,4 +22,13 @@ def decode_patches(
     patch: int,
     /,
 ) -> list[str | None]: ...
+def scale_view(
+    pixels: bytes,
+    height: int,
+    width: int,
+    view: tuple[int, int, int, int, int, int, int, int, bool],
+    out: NDArray[np.uint8],
+    filter: int,
+    /,
+) -> None: ...
 def image_size(data: bytes | memoryview, /) -> tuple[int, int]: ...

@@ -120,7 +120,12 @@ def train_views(
         crop: Ranges of the draws; by default `RandomCrop()`.
     """
     crop = crop or RandomCrop()
-    return _views(_draws(seed, positions), heights, widths, size, crop) if len(positions) else []
+    return as_views(_views(_draws(seed, positions), heights, widths, size, crop)) if len(positions) else []
+
+
+def as_views(numbers_N9: NDArray[np.int32]) -> list[View]:
+    """Return views that are rows of an array."""
+    return [View._make((*numbers, bool(flip))) for *numbers, flip in numbers_N9.tolist()]
 
 
 class CropGroup(NamedTuple):
@@ -135,8 +140,9 @@ class CropGroup(NamedTuple):
 
 def grouped_views(
     seed: int, positions: Sequence[int], heights: Sequence[int], widths: Sequence[int], groups: Sequence[CropGroup]
-) -> list[list[View]]:
-    """Draw all views of each image; they are numbered from 0 on, over all groups.
+) -> NDArray[np.int32]:
+    """Draw all views of each image, shape (images, views, 9), the numbers of a `View` last; views are numbered from 0
+    on, over all groups.
 
     A view depends only on its number and its own group, and number 0 is the view of `train_views`.
 
@@ -147,35 +153,36 @@ def grouped_views(
         widths: Widths of the images, pixels.
         groups: Views of each image.
     """
-    by_number: list[list[View]] = []
+    found: list[NDArray[np.int32]] = []
+    first = 0
     for count, size, crop in groups:
-        draws = [_draws(seed, positions, number) for number in range(len(by_number), len(by_number) + count)]
+        draws = [_draws(seed, positions, number) for number in range(first, first + count)]
         # All views of a group in one pass, because a pass over a few images costs as much as one over many.
-        views = _views(np.concatenate(draws), [*heights] * count, [*widths] * count, size, crop)
-        by_number += [views[first : first + len(positions)] for first in range(0, len(views), len(positions))]
-    return [list(views) for views in zip(*by_number, strict=True)]
+        views_9 = _views(np.concatenate(draws), [*heights] * count, [*widths] * count, size, crop)
+        found.append(views_9.reshape(count, len(positions), -1).swapaxes(0, 1))
+        first += count
+    return np.concatenate(found, axis=1)
 
 
 def _views(
     draws: NDArray[np.float64], heights: Sequence[int], widths: Sequence[int], size: int, crop: RandomCrop
-) -> list[View]:
-    """Return the box of each row of draws in its image, scaled to the output and flipped or not."""
+) -> NDArray[np.int32]:
+    """Return the box of each row of draws in its image, scaled to the output and flipped or not: rows of a `View`."""
     height, width = (np.asarray(sides, np.int64)[:, None] for sides in (heights, widths))
     box_heights, box_widths = _boxes(draws[:, : 2 * TRIES], height, width, crop)
     fits = (box_widths > 0) & (box_widths <= width) & (box_heights > 0) & (box_heights <= height)
     rows, first = np.arange(len(draws)), fits.argmax(axis=1)
     box_height, box_width = box_heights[rows, first], box_widths[rows, first]
     # A draw below 1 times n is below n in float64 as well, for n up to 2^53.
-    top = (draws[:, 2 * TRIES] * (height[:, 0] - box_height + 1)).astype(np.int64)
-    left = (draws[:, 2 * TRIES + 1] * (width[:, 0] - box_width + 1)).astype(np.int64)
-    boxes = [each.tolist() for each in (top, left, box_height, box_width)]
-    flips = (draws[:, 2 * TRIES + 2] < crop.flip).tolist()
-    views = [
-        View(top, left, height, width, size, size, 0, 0, flipped)
-        for top, left, height, width, flipped in zip(*boxes, flips, strict=True)
-    ]
+    top = draws[:, 2 * TRIES] * (height[:, 0] - box_height + 1)
+    left = draws[:, 2 * TRIES + 1] * (width[:, 0] - box_width + 1)
+    flips = draws[:, 2 * TRIES + 2] < crop.flip
+    views = np.zeros((len(draws), len(View._fields)), np.int32)
+    for column, numbers in enumerate((top, left, box_height, box_width, size, size)):
+        views[:, column] = numbers
+    views[:, -1] = flips
     for row in np.flatnonzero(~fits.any(axis=1)).tolist():
-        views[row] = _middle_view(int(heights[row]), int(widths[row]), size, crop.ratio, flips[row])
+        views[row] = _middle_view(int(heights[row]), int(widths[row]), size, crop.ratio, bool(flips[row]))
     return views
 
 
@@ -317,12 +324,12 @@ def _boxes(
 
 def _exp(x: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return e^x for small x by its series, because the last bit of NumPy's exp depends on the processor."""
-    x = x / 8
     result = np.ones_like(x)
-    for term in range(14, 0, -1):
-        result = 1 + x / term * result
+    for quotient in x / 8 / np.arange(14, 0, -1)[:, None, None]:
+        result *= quotient
+        result += 1
     for _ in range(3):
-        result = result * result
+        result *= result
     return result
 
 

@@ -2,7 +2,8 @@
 
 The extension (`_jpeg.c`, over libjpeg-turbo) decodes only what the views need and scales as Pillow does, bit for bit.
 Without it, simplejpeg decodes the rows down to the end of the views, and torch or Pillow scales. In either case Pillow
-decodes images that are not plain JPEGs. Other views of the same image do not change a view's pixels.
+decodes images that are not plain JPEGs; the extension then scales them. Other views of the same image do not change a
+view's pixels.
 
 Shapes: N rows of the batch, V views of an image, T tokens, P values of a patch, H height, W width, C = 3 colours, red
 first; uint8.
@@ -17,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from typing import Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from dataprep.arrays import NDArray, np
 from dataprep.errors import ImageError, UsageError
@@ -32,7 +33,10 @@ from dataprep.formats.pictures import (
     to_rgb,
 )
 from dataprep.messages import did_you_mean, one_line
-from loaders.decode.crop import View
+from loaders.decode.crop import View, as_views
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "bilinear-no-antialias"]
 """Interpolation of a view; the last one is tf.image.resize's and OpenCV's."""
@@ -103,7 +107,7 @@ class Decoder(ABC):
     def decode_views(
         self,
         images: Sequence[bytes | memoryview],
-        views: Sequence[Sequence[View]],
+        views: Sequence[Sequence[View]] | NDArray[np.int32],
         outs: Sequence[NDArray[np.uint8]],
         rows: Sequence[int],
     ) -> list[str | None]:
@@ -113,7 +117,8 @@ class Decoder(ABC):
 
         Args:
             images: Encoded files.
-            views: Views of each image: one for each view of the `outs`, at most `MAX_VIEWS`.
+            views: Views of each image, or an array of their numbers: one for each view of the `outs`, at most
+                `MAX_VIEWS`.
             outs: NVHWC, C-contiguous; each has some of the views, in their order, and its images have the size of these
                 views' outputs.
             rows: Row of the `outs` for each image.
@@ -123,12 +128,12 @@ class Decoder(ABC):
         """
         if not images:
             return []
-        reasons = self._decode_jpegs(images, np.asarray(views, np.int32), outs, np.asarray(rows, np.int32))
+        views_NV9 = np.ascontiguousarray(views, np.int32)
+        reasons = self._decode_jpegs(images, views_NV9, outs, np.asarray(rows, np.int32))
         for index, reason in enumerate(reasons):
             if reason is not None:
-                reasons[index] = self._decode_by_pillow(
-                    images[index], views[index], images_of_row(outs, rows[index]), reason
-                )
+                outs_HWC = images_of_row(outs, rows[index])
+                reasons[index] = self._decode_by_pillow(images[index], as_views(views_NV9[index]), outs_HWC, reason)
         return reasons
 
     def decode_letterboxes(
@@ -216,16 +221,21 @@ class Decoder(ABC):
         try:
             with open_image(data) as image:
                 check_views(views, image.height, image.width, outs_HWC)
-                image_HWC = np.asarray(to_rgb(load_image(image, data), data))
+                rgb = to_rgb(load_image(image, data), data)
         except MemoryError:
             raise  # not the image's fault
         except Exception as error:  # noqa: BLE001  hostile bytes raise anything
             for out_HWC in outs_HWC:
                 out_HWC[...] = 0
             return f"{reason}; by Pillow: {_reason(error)}"
+        self._scale_image(rgb, views, outs_HWC)
+        return None
+
+    def _scale_image(self, image: Image, views: Sequence[View], outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
+        """Scale the views of an image that Pillow decoded."""
+        image_HWC = np.asarray(image)
         for view, out_HWC in zip(views, outs_HWC, strict=True):
             out_HWC[...] = scale_by_pillow(image_HWC, view, out_HWC.shape[:2], self._interpolation)
-        return None
 
 
 def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "auto") -> Decoder:
@@ -318,6 +328,21 @@ class _ExtensionDecoder(Decoder):
         patch = patch_side(out_NTP)
         return _jpeg.decode_patches(images, views, starts, out_NTP, FILTERS[self._interpolation], patch)
 
+    def _scale_image(self, image: Image, views: Sequence[View], outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
+        from loaders.decode import _jpeg
+
+        # Pillow's pixels differ from ours without antialiasing, where it scales a narrow box's height first, and where
+        # `scale_by_pillow` computes the output alone.
+        odd = (
+            view.height > 100 * view.width or view.resized_height * view.resized_width > MAX_PIXELS for view in views
+        )
+        if self._interpolation == "bilinear-no-antialias" or any(odd):
+            super()._scale_image(image, views, outs_HWC)
+            return
+        pixels = image.tobytes("raw", "RGBX")
+        for view, out_HWC in zip(views, outs_HWC, strict=True):
+            _jpeg.scale_view(pixels, image.height, image.width, view, out_HWC, FILTERS[self._interpolation])
+
 
 class _LibraryDecoder(Decoder):
     """Uses simplejpeg, and torch or Pillow, with about half of the extension's speed (docs/decisions/0022)."""
@@ -351,8 +376,8 @@ class _LibraryDecoder(Decoder):
         rows: NDArray[np.int32],
     ) -> list[str | None]:
         return [
-            self._decode_jpeg(data, [View(*view) for view in numbers], images_of_row(outs, row))
-            for data, numbers, row in zip(images, views.tolist(), rows.tolist(), strict=True)
+            self._decode_jpeg(data, as_views(numbers_V9), images_of_row(outs, row))
+            for data, numbers_V9, row in zip(images, views, rows.tolist(), strict=True)
         ]
 
     def _decode_jpeg_patches(

@@ -189,7 +189,6 @@ class Fetcher(ABC):
             FormatError: The file of one image is missing or has another size: a fault of this image.
             StorageError: Any other fault: a shard, or the storage, has changed or cannot be read.
         """
-        url = self._storage.url_of(file)
         try:
             return self._storage.read_range(file, offset, num_bytes, file_bytes=file_bytes)
         except OtherSizeError as error:
@@ -197,6 +196,7 @@ class Fetcher(ABC):
                 raise
             raise StorageError(str(error)) from error
         except FileNotFoundError as error:
+            url = self._storage.url_of(file)
             # A folder that is gone was moved away or unmounted.
             is_alone = self._index.one_file_per_image and not (self._storage.is_local and not Path(url).parent.is_dir())
             raise (FormatError if is_alone else StorageError)(
@@ -223,8 +223,12 @@ class DiskFetcher(Fetcher):
         offset, num_bytes = self._range(entries, entry, entry + 1)
         file, file_bytes = self._index.file_of(shard, entries, entry), self._index.file_bytes(shard, entries, entry)
         data = self._read_range(file, offset, num_bytes, file_bytes)
-        self._add(requests=1, bytes_read=num_bytes, wait_s=time.monotonic() - started_s)
-        return self._cut(entries, entry, data, offset)
+        counts, spent_s = self._counts, time.monotonic() - started_s
+        with self._lock:
+            counts["requests"] += 1
+            counts["bytes_read"] += num_bytes
+            counts["wait_s"] += spent_s
+        return self._cut(entries, entry, data, offset) if self._settings.whole_records else data
 
 
 class _DiskTicket:

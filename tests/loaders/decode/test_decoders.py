@@ -467,6 +467,33 @@ def test_views_of_other_formats_are_decoded_and_those_of_damaged_files_are_black
     assert open_decoder("bicubic", backend).decode_views([], [], outs, []) == []
 
 
+@pytest.mark.parametrize("interpolation", ["bicubic", "bilinear", "bilinear-no-antialias"])
+def test_crops_of_a_png_have_pillows_pixels(interpolation):
+    rng = np.random.default_rng(5)
+    decoder = open_decoder(interpolation)
+    for height, width in [(90, 130), (7, 61), (1, 1), (300, 2)]:
+        image = picture(rng, height, width)
+        png = io.BytesIO()
+        Image.fromarray(image).save(png, "PNG", compress_level=1)
+        for size in (1, 24, 64):
+            view = random_view(rng, height, width, size)
+            found, reason = decode_one(decoder, png.getvalue(), view, size)
+            assert reason is None
+            assert np.array_equal(found, decode.scale_by_pillow(image, view, (size, size), interpolation))
+
+
+@needs_extension
+def test_the_extension_refuses_pixels_and_arrays_that_do_not_fit():
+    from loaders.decode import _jpeg
+
+    view, out = View(0, 0, 2, 3, 8, 8, 0, 0, False), np.zeros((8, 8, 3), np.uint8)
+    right = (bytes(24), 2, 3, view, out, 1)
+    _jpeg.scale_view(*right)
+    for place, wrong in [(0, bytes(23)), (1, -2), (2, 4), (3, view._replace(left=1)), (4, out[..., :2].copy()), (5, 3)]:
+        with pytest.raises(ValueError, match=r"must|inside"):
+            _jpeg.scale_view(*right[:place], wrong, *right[place + 1 :])
+
+
 def test_decoder_names_hold_everything_that_pixels_depend_on(monkeypatch):
     names = {open_decoder(each, "library").name for each in decode.FILTERS}
     assert len(names) == 3
