@@ -303,9 +303,10 @@ class Opened:
         """Whether a sample is read together with a run of samples before it."""
         if not self._joins or place != (last[0], last[1] + 1):
             return False
-        entries = self._index.shard(place[0])
-        stop = entries.record_offset[place[1]] + entries.record_bytes[place[1]]
-        return bool(stop - entries.record_offset[first[1]] <= self._config.block_bytes)
+        entries, begin = self._index.find(Piece(place[0], first[1], place[1] + 1, 0))
+        end = begin + place[1] - first[1]
+        stop = entries.record_offset[end] + entries.record_bytes[end]
+        return bool(stop - entries.record_offset[begin] <= self._config.block_bytes)
 
     def _sample(self, rows: Rows, row: int) -> Sample:
         sample = Sample(

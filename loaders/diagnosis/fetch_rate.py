@@ -184,8 +184,9 @@ def _arrivals(
     ):
         try:
             for picks in batches:
-                for _ in lookups.map(index.shard, fetcher.shards_needed(pick for _, pick in picks)):
+                for _ in lookups.map(index.load, fetcher.shards_needed(pick for _, pick in picks)):
                     pass  # read concurrently, as a loader reads them
+                fetcher.look_up([pick for _, pick in picks])
                 in_flight.append([waiting.submit(_bytes_of, fetcher.request(pick)) for _, pick in picks])
                 if len(in_flight) == config.prefetch_batches:
                     yield [future.result() for future in in_flight.popleft()]

@@ -47,7 +47,7 @@ from loaders.decode.decoders import cut_patches, image_of_patches, images_of_row
 from loaders.decode.seeding import SeededTransform, thread_time
 from loaders.engine.stats import Moment, Stats
 from loaders.fetch.fetcher import FetchSettings, Record, Ticket
-from loaders.order import Pick
+from loaders.order import Pick, Piece
 from loaders.packs import Layout, Packs, lay_out, plan_alone, plan_rows, starts_of
 
 if TYPE_CHECKING:
@@ -226,11 +226,11 @@ def transform_patches(
 
 
 def _size(index: SplitIndex, pick: Pick) -> tuple[int, int]:
-    entries = index.shard(pick.piece.shard)
-    height, width = int(entries.height[pick.sample]), int(entries.width[pick.sample])
+    entries, entry = index.find(Piece(pick.piece.shard, pick.sample, pick.sample + 1, 0))
+    height, width = int(entries.height[entry]), int(entries.width[entry])
     if height < 1 or width < 1:
         raise UsageError(
-            f"packs: the index has no height and width of {named(entries.key(pick.sample))}, and packs are planned "
+            f"packs: the index has no height and width of {named(entries.key(entry))}, and packs are planned "
             "from them; make a dataset that has them with `dataprep convert`"
         )
     return height, width
@@ -359,8 +359,9 @@ class Pipeline:
         self.activity.begin(lambda: self._planning(picks))
         if not self._dataset.is_local:
             shards = self._fetcher.shards_needed(pick for _, pick in picks)
-            for lookup in [self._lookups.submit(partial(self._index.shard, shard)) for shard in shards]:
-                lookup.result()  # read concurrently here, so that the requests below find the entries in memory
+            for lookup in [self._lookups.submit(partial(self._index.load, shard)) for shard in shards]:
+                lookup.result()  # read concurrently here, so that the requests below need not wait
+        self._fetcher.look_up([pick for _, pick in picks])
         places = self._places(picks, rows)
         self._stats.add("plan", items=len(picks), busy_s=time.monotonic() - started_s)
         futures = []
@@ -385,7 +386,7 @@ class Pipeline:
             rows: Rows that receive the image.
             requesting: Lock that all callers share; it is held while the bytes are requested, not until they arrive.
         """
-        self._index.shard(pick.piece.shard)  # many threads may read entries at once; the request finds them in memory
+        self._index.load(pick.piece.shard)  # many threads may read entries at once; the request need not wait
         with requesting:
             ticket = self._fetcher.request(pick)
         self._fill([_Image(row, pick, ticket)], rows)

@@ -44,6 +44,11 @@ LOCK_S = 10.0
 LOCK_POLL_S = 0.005
 
 
+def user_cache() -> Path:
+    """Return the folder of dataprep in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep"
+
+
 class DiskCache:
     """Cache of bytes by key. A write that the disk refuses is not an error; its bytes are not kept.
 
@@ -58,7 +63,7 @@ class DiskCache:
     def __init__(self, folder: Path, max_bytes: int) -> None:
         self._max_bytes, self._given_up = max_bytes, False
         try:
-            self.folder, self._descriptor = _private(folder)
+            self.folder, self._descriptor = private_folder(folder)
         except OSError as error:
             if error.errno not in DISK_FULL:
                 reason = error.strerror
@@ -193,7 +198,7 @@ def _name(key: str) -> str:
     return f"{hashlib.sha256(key.encode()).hexdigest()}.piece"
 
 
-def _private(folder: Path) -> tuple[Path, int]:
+def private_folder(folder: Path) -> tuple[Path, int]:
     """Open the folder of a cache, and create it if it is missing: the named folder if it is private, else one below it.
 
     Raises:

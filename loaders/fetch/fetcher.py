@@ -32,7 +32,7 @@ from dataprep.errors import FormatError, StorageError, UsageError
 from dataprep.host.processes import Threads
 from dataprep.storage.base import OtherSizeError, Storage
 from dataprep.storage.checksums import crc32c_of
-from loaders.fetch.index import DEADLINE_S, ShardIndex, SplitIndex, with_deadline
+from loaders.fetch.index import DEADLINE_S, Found, ShardIndex, SplitIndex, with_deadline
 from loaders.order import HEDGED_SHARE, Pick, Piece
 
 if TYPE_CHECKING:
@@ -105,12 +105,19 @@ class Fetcher(ABC):
         self._storage, self._index, self._settings = storage, index, settings
         self._known: dict[Piece, tuple[ShardIndex, int]] = {}
         """Entries of the pieces with picks still to come, and the number of these picks."""
+        self._found: dict[Piece, Found] = {}
+        """Entries of pieces that were looked up."""
         self._counts = dict.fromkeys(COUNTERS, 0.0)
         self._lock = threading.Lock()
 
     def shards_needed(self, picks: Iterable[Pick]) -> set[int]:
         """Return the shards whose index entries these picks will need, so that they can be read beforehand."""
         return {pick.piece.shard for pick in picks if pick.piece not in self._known}
+
+    def look_up(self, picks: Iterable[Pick]) -> None:
+        """Find entries that the next requests need, which takes less time than finding each alone."""
+        pieces = list(dict.fromkeys(pick.piece for pick in picks if pick.piece not in self._known))
+        self._found = self._index.known(pieces)
 
     @abstractmethod
     def request(self, pick: Pick) -> Ticket:
@@ -151,10 +158,14 @@ class Fetcher(ABC):
         piece = pick.piece
         entries, to_come = self._known.pop(piece, (None, pick.of_piece))
         if entries is None:
-            entries = self._index.shard(piece.shard).part(piece.first, piece.stop)
+            entries, at = self._piece(piece)
+            entries = entries.part(at, at + piece.stop - piece.first)
         if to_come > 1:
             self._known[piece] = entries, to_come - 1
         return entries
+
+    def _piece(self, piece: Piece) -> Found:
+        return self._found.pop(piece, None) or self._index.find(piece)
 
     def _range(self, entries: ShardIndex, first: int, stop: int) -> tuple[int, int]:
         """Return the offset and the number of bytes that hold entries `first` to `stop`."""
@@ -214,7 +225,7 @@ class DiskFetcher(Fetcher):
     def request(self, pick: Pick) -> Ticket:
         piece = pick.piece
         if piece.stop - piece.first == 1:  # copying its one entry would take longer than looking it up
-            return _DiskTicket(self, self._index.shard(piece.shard), pick.sample, piece.shard)
+            return _DiskTicket(self, *self._piece(piece), piece.shard)
         return _DiskTicket(self, self._entries_of(pick), pick.sample - piece.first, piece.shard)
 
     def read(self, shard: int, entries: ShardIndex, entry: int) -> bytes | Record:

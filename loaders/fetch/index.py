@@ -1,12 +1,27 @@
-"""The index of one split, read shard by shard: place, label, size and key of every sample."""
+"""The index of one split, read shard by shard: place, label, size and key of every sample.
+
+The rows of a shard are one row group of a parquet file, which is read as a whole. If images are drawn one by one from
+all shards, as they are where neighbours may have the same class, an index that is larger than the memory for it would
+be read again for every image. So its rows are also kept on a disk, where each is read alone; see `_Rows`.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import threading
+import time
+import warnings
+import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, cached_property
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.adopted import is_adopted
@@ -14,14 +29,25 @@ from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.index import Index, are_ranges_inside
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import Manifest, SplitManifest, ViewedSplit, class_name_of
+from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest, ViewedSplit, class_name_of
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
+from dataprep.messages import human_bytes
 from dataprep.storage import Storage
+from loaders.fetch.cache import private_folder, user_cache
+from loaders.order import Piece
 
 MAX_INDEX_BYTES = 256 * 2**20
 """Memory for index entries: some 2.5 million samples with keys of 30 characters; all of ImageNet takes half of it."""
+ROW_BYTES = 100
+"""Approximate memory of an entry, by which an index is too large for the memory or not."""
+SPARE = 0.05
+"""Share of a disk that the rows of indexes leave free."""
+UNUSED_S = 30 * 86_400
+"""Age at which rows that no process has opened are removed, seconds."""
+MAX_TEXT_BYTES = 1_000
+"""Longest key and file of a row on the disk, together; every row has room for the longest one."""
 DEADLINE_S = 5.0
 """Seconds without an answer from the bucket after which reading fails."""
 
@@ -47,6 +73,10 @@ class Texts:
         start = self._start(first)
         stops = self.stops[first:stop] - start
         return Texts(stops, self.joined[start:][: stops[-1] if len(stops) else 0])
+
+    def texts(self) -> list[bytes]:
+        """Return all strings, UTF-8."""
+        return [self.joined[start:stop] for start, stop in pairwise([0, *self.stops.tolist()])]
 
     @property
     def num_bytes(self) -> int:
@@ -115,6 +145,204 @@ _ALWAYS = tuple(name for name in _COLUMNS if name != "image_crc32c")
 """Columns that every index has."""
 
 
+class Found(NamedTuple):
+    """Entries of a piece among others."""
+
+    entries: ShardIndex
+    at: int
+    """Number of the piece's first entry."""
+
+
+class _Layout(NamedTuple):
+    """Layout of a row on the disk: a checksum, the numbers of `_numbers_of`, the text of key and file."""
+
+    sizes: tuple[int, ...]
+    """Bytes of each number: 1, 2, 4 or 8."""
+    text_bytes: int
+
+    def joined(self, other: _Layout) -> _Layout:
+        """Return a layout in which the rows of both have room."""
+        sizes = map(max, self.sizes, other.sizes)
+        return _Layout(tuple(sizes), max(self.text_bytes, other.text_bytes))
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """The row as a structure of NumPy."""
+        numbers = [(str(number), f"<u{size}") for number, size in enumerate(self.sizes)]
+        return np.dtype([("sum", "<u4"), *numbers, ("text", f"S{self.text_bytes}")])
+
+
+def _numbers_of(entries: ShardIndex) -> list[NDArray[np.int64]]:
+    """Return the numbers of a row on the disk, of each entry; `_entries_in` is the inverse."""
+    crc32c, before = entries.image_crc32c, entries.image_offset - entries.record_offset
+    return [
+        entries.record_offset,
+        before,
+        entries.image_bytes,
+        entries.record_bytes - before - entries.image_bytes,
+        np.full_like(before, crc32c is not None),
+        np.zeros_like(before) if crc32c is None else crc32c.astype(np.int64),
+        entries.label - NO_LABEL,
+        entries.height.astype(np.int64),
+        entries.width.astype(np.int64),
+        np.diff(entries.keys.stops, prepend=0),
+        np.zeros_like(before) if entries.files is None else np.diff(entries.files.stops, prepend=0),
+    ]
+
+
+def _entries_in(rows: NDArray[np.void]) -> ShardIndex:
+    *numbers, key_bytes, file_bytes = (rows[name].astype(np.int64) for name in (rows.dtype.names or ())[1:-1])
+    offset, before, image_bytes, after, has_crc32c, crc32c, label, height, width = numbers
+    text, row_bytes, ends = rows["text"].tobytes(), rows.dtype["text"].itemsize, key_bytes.tolist()
+    keys = b"".join(text[at * row_bytes :][:end] for at, end in enumerate(ends))
+    files = None
+    if file_bytes.any():
+        stops = enumerate(zip(ends, (key_bytes + file_bytes).tolist(), strict=True))
+        joined = b"".join(text[at * row_bytes + end : at * row_bytes + stop] for at, (end, stop) in stops)
+        files = Texts(np.cumsum(file_bytes), joined)
+    return ShardIndex(
+        record_offset=offset,
+        record_bytes=before + image_bytes + after,
+        image_offset=offset + before,
+        image_bytes=image_bytes,
+        image_crc32c=crc32c.astype(np.uint32) if has_crc32c.all() else None,
+        label=label + NO_LABEL,
+        height=height.astype(np.int32),
+        width=width.astype(np.int32),
+        keys=Texts(np.cumsum(key_bytes), keys),
+        files=files,
+    )
+
+
+@cache
+def _factors() -> NDArray[np.uint32]:
+    """Return odd factors of a row's bytes in its checksum: any byte that differs makes another sum."""
+    return np.arange(1, 2 * (MAX_TEXT_BYTES + 100), 2, dtype=np.uint32) * np.uint32(0x9E3779B1)
+
+
+def _sums(rows: NDArray[np.void]) -> NDArray[np.uint32]:
+    """Return the checksum of each row, which is not 0 for zeros: a row that was never written has a wrong one."""
+    octets = rows.view(np.uint8).reshape(len(rows), -1)[:, 4:]
+    sums: NDArray[np.uint32] = octets @ _factors()[: octets.shape[1]] + np.uint32(1)
+    return sums
+
+
+_HAS_CRC32C = "4"
+"""Number of `_numbers_of` that says whether the index has an image's checksum."""
+_ROW_FILE = re.compile(r"([0-9a-f]{32})-([1248]{11})-([1-9][0-9]{0,3})\.rows")
+
+
+class _Rows:
+    """Rows of an index in a sparse file, all of one size, each at the place of its number; safe in many threads.
+
+    The rows of a shard are written after it was read. Rows that are missing, half written or damaged have a wrong
+    checksum and are not found, so that processes share a file without locks, and later ones find it. The file's name
+    has its layout; a shard whose rows need more room begins another file.
+
+    Args:
+        identity: Identity of the index.
+        shard_samples: Number of samples in each shard.
+
+    Raises:
+        OSError: The folder cannot be used.
+    """
+
+    def __init__(self, identity: str, shard_samples: Sequence[int]) -> None:
+        self._starts = [0, *accumulate(shard_samples)]
+        """Number of the first row of each shard."""
+        self._name = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        self._known: set[int] = set()
+        """Shards whose rows were written or found."""
+        self._lock = threading.Lock()
+        _, self._folder = private_folder(user_cache() / "index")
+        weakref.finalize(self, os.close, self._folder)
+        self._file: tuple[int, np.dtype[np.void]] | None = None
+        self._layout: _Layout | None = None
+        for layout in self._layouts():
+            self._open(layout)
+
+    def put(self, shard: int, entries: ShardIndex) -> None:
+        """Keep the rows of a shard, if the disk has room and no row is odd."""
+        numbers = _numbers_of(entries)
+        texts = entries.keys.texts()
+        if entries.files is not None:
+            texts = [key + file for key, file in zip(texts, entries.files.texts(), strict=True)]
+        longest = max(map(len, texts), default=0)
+        if not texts or longest > MAX_TEXT_BYTES or any(column.min() < 0 for column in numbers):
+            return
+        sizes = tuple(np.min_scalar_type(int(column.max())).itemsize for column in numbers)
+        with suppress(OSError), self._lock:
+            file, dtype = self._open(_Layout(sizes, max(longest, 1)))
+            rows = np.zeros(len(entries), dtype)
+            for number, column in enumerate(numbers):
+                rows[str(number)] = column
+            rows["text"] = texts
+            rows["sum"] = _sums(rows)
+            disk = os.fstatvfs(file)
+            if disk.f_bavail > SPARE * disk.f_blocks:
+                os.pwrite(file, rows.tobytes(), self._starts[shard] * dtype.itemsize)
+                self._known.add(shard)
+
+    def has(self, shard: int) -> bool:
+        """Return whether there are rows of a shard."""
+        return shard in self._known or bool(self.get([Piece(shard, 0, 1, 0)])[0])
+
+    def get(self, pieces: Sequence[Piece]) -> list[Found | None]:
+        """Return the entries of pieces, None for those of which a row is missing."""
+        if self._file is None or not pieces:
+            return [None] * len(pieces)
+        file, dtype = self._file
+        size = dtype.itemsize
+        data, lengths = [], [piece.stop - piece.first for piece in pieces]
+        for piece, length in zip(pieces, lengths, strict=True):
+            try:
+                found = os.pread(file, length * size, (self._starts[piece.shard] + piece.first) * size)
+            except OSError:  # a disk that cannot be read has no rows
+                found = b""
+            data.append(found.ljust(length * size, b"\0"))
+        rows = np.frombuffer(b"".join(data), dtype)
+        is_good = rows["sum"] == _sums(rows)
+        stops = list(accumulate(lengths))
+        good = [bool(is_good[stop - length : stop].all()) for stop, length in zip(stops, lengths, strict=True)]
+        entries = _entries_in(rows[np.repeat(good, lengths)])
+        if entries.image_crc32c is None and len(pieces) > 1 and rows[_HAS_CRC32C].any():  # some have no checksums
+            return [self.get([piece])[0] for piece in pieces]
+        firsts = accumulate((length * each for length, each in zip(lengths, good, strict=True)), initial=0)
+        self._known |= {piece.shard for piece, each in zip(pieces, good, strict=True) if each}
+        return [Found(entries, first) if each else None for first, each in zip(firsts, good, strict=False)]
+
+    def _layouts(self) -> list[_Layout]:
+        """Return the layouts of this index's files, and remove files that were not used for long."""
+        found, now_s = [], time.time()
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                match = _ROW_FILE.fullmatch(entry.name)
+                if match is None:
+                    continue
+                if match[1] == self._name:
+                    found.append(_Layout(tuple(map(int, match[2])), int(match[3])))
+                elif now_s - entry.stat(follow_symlinks=False).st_mtime > UNUSED_S:
+                    os.unlink(entry.name, dir_fd=self._folder)
+        return found
+
+    def _open(self, needed: _Layout) -> tuple[int, np.dtype[np.void]]:
+        """Open a file that has room for rows of a layout, unless the open one has."""
+        layout = needed if self._layout is None else self._layout.joined(needed)
+        if self._file is None or layout != self._layout:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(self._file_name(layout), flags, 0o600, dir_fd=self._folder)
+            weakref.finalize(self, os.close, file)  # not before: other threads may read it
+            os.utime(file)
+            if self._layout is not None:
+                with suppress(FileNotFoundError):
+                    os.unlink(self._file_name(self._layout), dir_fd=self._folder)
+            self._file, self._layout, self._known = (file, layout.dtype), layout, set()
+        return self._file
+
+    def _file_name(self, layout: _Layout) -> str:
+        return f"{self._name}-{''.join(map(str, layout.sizes))}-{layout.text_bytes}.rows"
+
+
 class SplitIndex:
     """Reader of one split's index, which reads each shard when it is first needed; safe in many threads.
 
@@ -142,6 +370,7 @@ class SplitIndex:
         self.digest = f"{manifest.plan_hash} {split.index['sha256']}"
         """Identity of the data: another digest means other bytes at the same offsets."""
         self._lock = threading.Lock()
+        self._is_large = ROW_BYTES * split.samples > max_bytes and not isinstance(split, ViewedSplit)
         self._kept: OrderedDict[int, Future[ShardIndex]] = OrderedDict()
         self._kept_bytes = 0
         self._index = Index(self._storage, split, compare=True)
@@ -170,7 +399,44 @@ class SplitIndex:
             raise
         mine.set_result(entries)
         self._keep(entries)
+        if self._rows is not None:
+            self._rows.put(shard, entries)
         return entries
+
+    def load(self, shard: int) -> None:
+        """Read the entries of a shard now, unless its rows are on the disk, so that `find` need not wait for it."""
+        if self._rows is None or not self._rows.has(shard):
+            self.shard(shard)
+
+    def known(self, pieces: Sequence[Piece]) -> dict[Piece, Found]:
+        """Return the entries of pieces whose rows are on the disk; many at once take less time than each alone."""
+        found = [] if self._rows is None else self._rows.get(pieces)
+        return {piece: each for piece, each in zip(pieces, found, strict=False) if each is not None}
+
+    def find(self, piece: Piece) -> Found:
+        """Return the entries of a piece, among others.
+
+        Raises:
+            FormatError, StorageError: As for `shard`.
+        """
+        return self.known([piece]).get(piece) or Found(self.shard(piece.shard), piece.first)
+
+    @cached_property
+    def _rows(self) -> _Rows | None:
+        """Rows on the disk, if the index is larger than the memory for it; the rows of a view have other numbers."""
+        if not self._is_large:
+            return None
+        try:
+            return _Rows(f"{self._index_url} {self.digest}", [shard["samples"] for shard in self._split.shards])
+        except OSError as error:
+            warnings.warn(
+                f"{self._index_url}: takes {human_bytes(ROW_BYTES * self._split.samples)}, of which "
+                f"{human_bytes(self._max_bytes)} are kept in memory; the others cannot be kept in {user_cache()} "
+                f"({error.strerror}), so they are read for each image again; set XDG_CACHE_HOME to a folder on a disk",
+                UserWarning,
+                stacklevel=2,
+            )
+            return None
 
     def file(self, shard: int, sample: int) -> str:
         """Return the stored object that holds a sample."""

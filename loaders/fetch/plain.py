@@ -36,6 +36,7 @@ from dataprep.host.heartbeat import STALL_S
 from dataprep.messages import command_line, counted, human_bytes
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import Browsable
+from loaders.fetch.cache import user_cache
 
 HEADS = (8_192, 131_072)
 """Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
@@ -175,7 +176,7 @@ def indexed(
         )
     if data.stat(PLAN_JSON) is not None:
         raise no_dataset(data)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dataprep" / "adopted"
+    cache = user_cache() / "adopted"
     is_own = index is None
     index = index or str(cache / hashlib.sha256(data.url.encode()).hexdigest()[:16])
     is_new = open_storage(index).stat(MANIFEST) is None

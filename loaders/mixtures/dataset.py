@@ -39,9 +39,9 @@ from dataprep.storage import absolute
 from dataprep.storage.base import Storage, read_bounded
 from loaders.dataset import DATASET_FIELD, Dataset, FieldReader, Origin
 from loaders.fetch.fetcher import COUNTERS, Fetcher, FetchSettings, Ticket
-from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, ShardIndex, SplitIndex, with_deadline
+from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, Found, ShardIndex, SplitIndex, with_deadline
 from loaders.mixtures.order import MAX_TOTAL, AtEnd, whole_weights
-from loaders.order import Pick
+from loaders.order import Pick, Piece
 
 Labels: TypeAlias = Literal["joined", "own"]
 """`joined`: classes of the same name are one class of the mixture; `own`: labels stay as each dataset has them."""
@@ -397,6 +397,16 @@ class MixedIndex(SplitIndex):
         number, own = self._mixed.part_of(shard)
         return self.parts[number].shard(own)
 
+    def load(self, shard: int) -> None:
+        """Read the entries of a shard now."""
+        number, own = self._mixed.part_of(shard)
+        self.parts[number].load(own)
+
+    def find(self, piece: Piece) -> Found:
+        """Return the entries of a piece, among others."""
+        number, own = self._mixed.part_of(piece.shard)
+        return self.parts[number].find(piece._replace(shard=own))
+
     def file_of(self, shard: int, entries: ShardIndex, entry: int) -> str:
         """Return the stored object that holds one of these entries of a shard."""
         number, own = self._mixed.part_of(shard)
@@ -448,6 +458,15 @@ class MixedFetcher(Fetcher):
                 if self._parts[number].shards_needed([own]):
                     needed.add(each.piece.shard)
         return needed
+
+    def look_up(self, picks: Iterable[Pick]) -> None:
+        """Find the entries that the next requests need."""
+        found: dict[int, list[Pick]] = {}
+        for pick in picks:
+            number, own = self._own(pick)
+            found.setdefault(number, []).append(own)
+        for number, own_picks in found.items():
+            self._parts[number].look_up(own_picks)
 
     def request(self, pick: Pick) -> Ticket:
         """Request one sample, after releasing the samples of its pieces that other ranks take."""

@@ -14,7 +14,7 @@ from loaders import LoaderConfig, Packs, open_packs
 from loaders.engine.batch import BatchPlan
 from loaders.engine.pipeline import place_images
 from loaders.fetch.index import ShardIndex, Texts
-from loaders.order import Order
+from loaders.order import Order, Piece
 from tests.support.loading import run_ranks
 from tests.support.packs_loading import packed_rows
 from tests.support.packs_reference import Grid, rows_of_batches
@@ -35,6 +35,9 @@ class Index:
         zeros = np.zeros(len(heights), np.int64)
         keys = Texts(zeros, b"")
         return ShardIndex(zeros, zeros, zeros, zeros, None, zeros, heights, widths, keys, None)
+
+    def find(self, piece: Piece) -> tuple[ShardIndex, int]:
+        return self.shard(piece.shard), piece.first
 
 
 def random_configuration(number: int) -> int:

@@ -1,20 +1,25 @@
 """The index in memory against the files that it describes."""
 
+import os
+import tempfile
 import threading
+from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import SplitManifest, ViewedSplit
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
 from loaders import open_loader
-from loaders.fetch.index import ShardIndex, SplitIndex, Texts
+from loaders.fetch.index import ShardIndex, SplitIndex, Texts, _Rows
+from loaders.order import Piece
 from tests.support.faults import Damaged, linked_copy
 from tests.support.finished import build_here
 from tests.support.slow_storage import LATENCIES_S, SlowStorage
@@ -66,6 +71,135 @@ def test_a_part_of_the_entries_equals_a_slice_of_the_whole(keys, data):
     assert part.image_crc32c is None and part.label.base is None
 
 
+COUNTS = st.one_of(st.integers(0, 200), st.integers(0, 2**40))
+ROW = st.tuples(
+    COUNTS, COUNTS, COUNTS, COUNTS, st.integers(0, 2**32 - 1), st.integers(-1, 2**31), *[st.integers(0, 2**31 - 1)] * 2
+)
+
+
+@st.composite
+def entries_of_a_shard(draw, with_files):
+    rows = draw(st.lists(ROW, min_size=1, max_size=12)) * draw(st.sampled_from([1, 5, 11, 30]))
+    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)]
+    texts = [
+        Texts(np.cumsum([len(text) for text in column]), b"".join(column))
+        for column in [[f"{name}{number}".encode() for number in range(len(rows))] for name in ("a/é", "class/")]
+    ]
+    columns[2] += columns[0]  # an image is in its record
+    columns[1] += columns[2] - columns[0] + columns[3]
+    crc32c = columns[4].astype(np.uint32) if draw(st.booleans()) else None
+    sides = [column.astype(np.int32) for column in columns[6:]]
+    return ShardIndex(*columns[:4], crc32c, columns[5], *sides, texts[0], texts[1] if with_files else None)
+
+
+def values_of(entries):
+    """Return everything that entries hold, as lists."""
+    crc32c = None if entries.image_crc32c is None else entries.image_crc32c.tolist()
+    numbers = [getattr(entries, name).tolist() for name in COLUMNS if name != "image_crc32c"]
+    texts = [[each[i] for i in range(len(entries))] for each in (entries.keys, entries.files) if each is not None]
+    return crc32c, numbers, texts
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/dataprep/index"
+
+
+@settings(max_examples=30)
+@given(st.booleans().flatmap(lambda files: st.lists(entries_of_a_shard(files), min_size=1, max_size=3)), st.data())
+def test_rows_on_the_disk_are_the_entries_that_were_put(shards, data):
+    counts = [len(entries) for entries in shards]
+    places = [(shard, sample) for shard, count in enumerate(counts) for sample in range(count)]
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", folder)
+        rows = _Rows("index", counts)
+        assert rows.get([Piece(0, 0, 1, 0)]) == [None]
+        for shard in data.draw(st.permutations(range(len(shards)))):
+            rows.put(shard, shards[shard])
+        kept = [shard for shard in range(len(shards)) if rows.has(shard)]  # larger rows begin another file
+        assert kept
+        for place in data.draw(st.lists(st.sampled_from(places), max_size=5)):
+            stop = data.draw(st.integers(place[1] + 1, counts[place[0]]))
+            for found in (rows.get([Piece(*place, stop, 0)]), _Rows("index", counts).get([Piece(*place, stop, 0)])):
+                check(found, [(shards[place[0]], *place, stop)], kept)
+        several = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=9))
+        found = rows.get([Piece(shard, sample, sample + 1, 0) for shard, sample in several])
+        check(found, [(shards[shard], shard, sample, sample + 1) for shard, sample in several], kept)
+
+
+def check(found, due, kept):
+    for each, (entries, shard, first, stop) in zip(found, due, strict=True):
+        assert (each is None) == (shard not in kept)
+        if each is not None:
+            part = each.entries.part(each.at, each.at + stop - first)
+            assert values_of(part) == values_of(entries.part(first, stop))
+
+
+def test_a_view_has_no_rows_on_the_disk_because_their_numbers_are_others(dataset, cache):
+    storage = open_storage(str(dataset("webdataset")))
+    manifest = read_manifest(storage)
+    split = manifest.splits[0]
+    view = ViewedSplit(**{each.name: getattr(split, each.name) for each in fields(SplitManifest)}, kept=None)
+    SplitIndex(storage, manifest, view, max_bytes=1).load(0)
+    assert not cache.exists()
+    SplitIndex(storage, manifest, split, max_bytes=1).load(0)
+    assert list(cache.glob("*.rows"))
+
+
+def test_rows_that_no_loader_used_for_long_are_removed(dataset, cache):
+    split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1).load(0)
+    (path,) = cache.glob("*.rows")
+    others = [cache / f"{'0' * 31}{number}{path.name[32:]}" for number in range(2)]
+    for other in (*others, cache / "a file of the user"):
+        other.touch()
+        os.utime(other, (0, 0))
+    others[1].touch()
+    split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1).load(1)
+    assert {each.name for each in cache.iterdir()} == {path.name, others[1].name, "a file of the user"}
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_an_index_larger_than_memory_is_read_once_by_all_processes(dataset, cache, fmt):
+    storage = SlowStorage(dataset(fmt))
+    rows, due = split_rows(storage, max_bytes=1), split_rows(open_storage(str(dataset(fmt))))
+    counts = [entry["samples"] for entry in read_manifest(storage).splits[0].shards]
+    places = [(shard, sample) for sample in range(min(counts)) for shard in range(len(counts))]
+    for shard in range(len(counts)):
+        rows.load(shard)
+    opened = len(storage.requests)
+    for index in (rows, split_rows(storage, max_bytes=1)):
+        for shard, sample in places:
+            entries, entry = index.find(Piece(shard, sample, sample + 1, 0))
+            assert values_of(entries.part(entry, entry + 1)) == values_of(due.shard(shard).part(sample, sample + 1))
+    assert len(storage.requests) <= opened + 1  # the second one has the last shard of the first in no memory
+    assert sum(path.stat().st_size for path in cache.iterdir()) > 0
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: bytes(255 - each for each in data), lambda data: bytes(len(data))]
+)
+def test_damaged_rows_on_the_disk_are_read_from_the_index_again(dataset, cache, damage):
+    storage = open_storage(str(dataset("webdataset")))
+    rows = split_rows(storage, max_bytes=1)
+    rows.load(1)
+    (path,) = cache.glob("*.rows")
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    entries, entry = split_rows(storage, max_bytes=1).find(Piece(1, 2, 3, 0))
+    assert entries.key(entry) == rows.shard(1).key(2)
+    assert path.read_bytes()[-50:] == whole[-50:]
+
+
+def test_an_index_larger_than_memory_that_no_disk_keeps_is_said(dataset, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    rows = split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1)
+    with pytest.warns(UserWarning, match=r"cannot be kept in .*file/dataprep \(Not a directory\).* set XDG_CACHE_HOME"):
+        entries, entry = rows.find(Piece(1, 2, 3, 0))
+    assert entries.key(entry) == rows.shard(1).key(2)
+
+
 def test_shards_are_read_lazily_and_once_by_many_threads(dataset):
     storage = SlowStorage(dataset("webdataset"), latency_s=0.05)
     rows = split_rows(storage)
@@ -102,7 +236,7 @@ def test_shards_of_a_large_index_are_read_concurrently(dataset, monkeypatch):
     ]
 
 
-def test_memory_is_bounded_and_least_recently_used_shards_go_first(dataset):
+def test_memory_is_bounded_and_least_recently_used_shards_go_first(dataset, cache):
     storage = SlowStorage(dataset("webdataset"))
     one = split_rows(storage).shard(0).num_bytes
     rows = split_rows(storage, max_bytes=int(2.5 * one))
