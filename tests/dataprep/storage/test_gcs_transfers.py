@@ -43,7 +43,7 @@ class RefusedCredentials(google.auth.credentials.Credentials):
 
 def test_range_reads_use_the_credentials_of_google_auth_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
-    monkeypatch.setattr(google.auth, "default", lambda scopes: (RefusedCredentials(), "project"))
+    monkeypatch.setattr(google.auth, "default", lambda scopes, quota_project_id: (RefusedCredentials(), "project"))
     gcs_client._credentials.cache_clear()
     try:
         storage = GCSStorage("gs://bucket-of-withdrawn-account/data")
