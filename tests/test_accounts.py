@@ -29,6 +29,7 @@ ON_DISK = (
     "inspect shards",
     "convert shards --output small --format imagefolder --resize 64",
     "card small --dry-run",
+    "select small --name half --sample 0.5",
     "replicate small --to copy",
     "adopt small/train --index index",
     "bench shards --batch-size 16 --image-size 64 --rounds 1 --batches 2",

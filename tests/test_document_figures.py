@@ -11,7 +11,6 @@ from statistics import median
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.sentences import BENCHMARKS, CAPACITY, CLUSTERS, only, with_figures, written_anew
 from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, unseen_table
 from dataprep.cli import group
 from dataprep.cloud.accelerators import parse_accelerator
@@ -27,6 +26,7 @@ from dataprep.cloud.capacity import (
 )
 from dataprep.cloud.plan import InputRequest
 from dataprep.sources import DATASETS
+from scripts.sentences import BENCHMARKS, CAPACITY, CLUSTERS, only, with_figures, written_anew
 from tests.support.markdown import ROOT, blocks, commands, shows
 
 DATA = (ROOT / "DATA.md").read_text()

@@ -361,6 +361,7 @@ WORDS = {
     "dataset": "the kind of dataset",
     "converted.plan_hash": "the plan of the dataset that is converted",
     "converted.revision": "the revision of the dataset that is converted",
+    "converted.view": "the view that is converted",
     "converted.was_shuffled": "the random order of the dataset that is converted",
     "rows.digest": "the hash that is stored",
     "rows.encode.resize_only_if_bigger": "the rule that only larger images are resized",

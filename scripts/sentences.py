@@ -1,7 +1,7 @@
 """Sentences with figures in the documents, made from recorded runs, settings of the code and arithmetic.
 
-    python -m benchmarks.sentences            # writes figures that differ into the documents
-    python -m benchmarks.sentences --check    # names the documents that differ, and exits with 1
+    python -m scripts.sentences            # writes figures that differ into the documents
+    python -m scripts.sentences --check    # names the documents that differ, and exits with 1
 
 A sentence is found by its words, whatever its figures are; other words are written by hand.
 """
