@@ -277,7 +277,7 @@ class _Selection(AbstractContextManager["_Selection"]):
         self._storage, self._manifest, self._choice, self._base = storage, manifest, choice, base
         self._data = open_named_data(storage, manifest)
         self._progress = progress
-        self._spill, self._spools = spill, dict[str, tuple[Path, str]]()
+        self._spill, self._spools, self._writes = spill, dict[str, tuple[Path, str]](), False
         self._listed, self._matched = read_lists(choice.left_out), set[str]()
         self._conditions = [Condition(text, self._engine) for text in choice.where]
         before = f"@{base.view.name}" if base else "@"
@@ -292,7 +292,8 @@ class _Selection(AbstractContextManager["_Selection"]):
     def __exit__(self, *details: object) -> None:
         for spool, _ in self._spools.values():
             spool.unlink(missing_ok=True)
-        self._storage.remove_stale_spools()
+        if self._writes:
+            self._storage.remove_stale_spools()
 
     @cached_property
     def _engine(self) -> Engine:
@@ -328,6 +329,7 @@ class _Selection(AbstractContextManager["_Selection"]):
             for _ in groups():
                 pass
         else:
+            self._writes = True
             spool, digests = spool_row_groups(self._storage, view_file(name, split.name), groups(), view_schema())
             file = split_file(name, split.name, digests.sha256)
             self._spools[file] = spool, digests.crc32c
