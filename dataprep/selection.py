@@ -16,7 +16,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import groupby
@@ -112,11 +112,10 @@ def select(
     if existing is not None and not overwrite and not dry_run and not _is_same(existing[0], manifest, choice):
         raise UsageError(f"{storage.url}: a view {name} that keeps something else exists; `overwrite` replaces it")
     base = read_view(storage, manifest, choice.of) if choice.of else None
-    with tempfile.TemporaryDirectory(prefix="dataprep-select-") as spill:
-        work = _Selection(storage, manifest, choice, base, progress, Path(spill))
-        with work:
-            splits = [work.split(split, name, dry_run=dry_run) for split in manifest.splits]
-            work.publish()
+    with ExitStack() as opened:
+        work = opened.enter_context(_Selection(storage, manifest, choice, base, progress, opened))
+        splits = [work.split(split, name, dry_run=dry_run) for split in manifest.splits]
+        work.publish()
     view = View(
         version=VIEW_VERSION,
         name=name,
@@ -191,7 +190,7 @@ class Condition:
 class Engine:
     """DuckDB with nothing but the tables that it is given."""
 
-    def __init__(self, spill: Path) -> None:
+    def __init__(self, spill: str) -> None:
         with needing("select", "dataprep select"):
             import duckdb
 
@@ -203,7 +202,7 @@ class Engine:
                 "allow_community_extensions": "false",
                 "python_enable_replacements": "false",
                 "memory_limit": MAX_MEMORY,
-                "temp_directory": str(spill),
+                "temp_directory": spill,
             }
         )
         for setting in ("enable_external_access=false", "lock_configuration=true"):
@@ -272,12 +271,12 @@ class _Selection(AbstractContextManager["_Selection"]):
         choice: Choice,
         base: OpenedView | None,
         progress: Callable[[int], None],
-        spill: Path,
+        opened: ExitStack,
     ) -> None:
         self._storage, self._manifest, self._choice, self._base = storage, manifest, choice, base
         self._data = open_named_data(storage, manifest)
         self._progress = progress
-        self._spill, self._spools, self._writes = spill, dict[str, tuple[Path, str]](), False
+        self._opened, self._spools, self._writes = opened, dict[str, tuple[Path, str]](), False
         self._listed, self._matched = read_lists(choice.left_out), set[str]()
         self._conditions = [Condition(text, self._engine) for text in choice.where]
         before = f"@{base.view.name}" if base else "@"
@@ -297,7 +296,7 @@ class _Selection(AbstractContextManager["_Selection"]):
 
     @cached_property
     def _engine(self) -> Engine:
-        return Engine(self._spill)
+        return Engine(self._opened.enter_context(tempfile.TemporaryDirectory(prefix="dataprep-select-")))
 
     def publish(self) -> None:
         """Put the files in place. Raises UsageError if a condition names a field that no sample has."""
