@@ -64,10 +64,12 @@ def test_the_documented_schema_is_that_of_the_code(name):
     expected["properties"] = {"schema_version": {"const": module.SCHEMA_VERSION}, **expected["properties"]}
     expected["properties"]["comparison"] = {"type": "object"}
     expected["required"] = ["schema_version", *expected["required"]]
-    kinds = [each for each in vars(module).values() if dataclasses.is_dataclass(each) and each is not kind]
-    objects = {each.__name__: object_of(each, module) for each in kinds}
-    asked = json.dumps([expected, *objects.values()])
-    expected["$defs"] = {name: each for name, each in objects.items() if f'"#/$defs/{name}"' in asked}
+    kinds = {each.__name__: each for each in vars(module).values() if dataclasses.is_dataclass(each)}
+    objects, asked = {}, json.dumps(expected)
+    while left := [each for each in kinds if f'"#/$defs/{each}"' in asked and each not in objects]:
+        objects |= {each: object_of(kinds[each], module) for each in left}
+        asked += json.dumps(objects)
+    expected["$defs"] = objects
     assert bare(schema) == expected
     described = [each for part in (schema, *schema["$defs"].values()) for each in part["properties"].values()]
     assert all(each.get("description") for each in described)
