@@ -229,8 +229,9 @@ class Dataset:
 
     @property
     def data_url(self) -> str:
-        """URL of the data, for messages; `url` is the URL of their index, which may be in the user's cache."""
-        return self.storage.url
+        """URL of the data as messages name them; `url` is that of their index, which may be in the user's cache."""
+        named = self.storage.url if is_adopted(self.manifest) else self.url
+        return named if self.view is None else f"{named}@{self.view.view.name}"
 
     @property
     def is_local(self) -> bool:
