@@ -95,7 +95,7 @@ class BuildSnapshot(Snapshot):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingSnapshot(Snapshot):
-    """A training, according to the last lines of its log."""
+    """State of a training run, read from the last lines of its log."""
 
     step: int | None
     """Last logged step; None if no step was logged yet."""

@@ -409,10 +409,10 @@ class Steps:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue after the step of a state, which may come from another number of ranks.
+        """Resume after the saved step. The state may come from a run with a different number of ranks.
 
         Raises:
-            UsageError: The state belongs to another sequence; the message says what differs.
+            UsageError: The state was saved for a different sample sequence; the message says what differs.
         """
         self._loader.load_state_dict(state)
         self._step = self._start = self._loader.state_dict()["position"] // self._loader.config.batch_size

@@ -41,7 +41,7 @@ class Part:
         return sorted(indexes, key=self._mixed)
 
     def _mixed(self, index: int) -> int:
-        """Return a word of 64 bits that looks random: SplitMix64, Steele et al., OOPSLA 2014."""
+        """Hash an index to a pseudo-random 64-bit word (SplitMix64, Steele et al., OOPSLA 2014)."""
         word = (self.count << 32) + index + 1 & _WORD
         word = word * 0x9E3779B97F4A7C15 & _WORD
         word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD

@@ -54,7 +54,8 @@ def check(choice: EngineChoice) -> None:
 
 
 def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
-    """Return the number of processes; the other parts are taken to have as many."""
+    """Return the number of shards built at the same time in all parts, assuming that every part runs as many processes
+    as this one."""
     return choice.workers * (1 if choice.part is None else choice.part.count)
 
 

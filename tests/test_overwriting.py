@@ -216,4 +216,4 @@ def test_a_worker_with_another_pillow_ends_the_build_and_names_both(sources, tmp
     arguments = build_arguments("coco-dup5", sources["coco-dup5"], tmp_path / "out", "webdataset", "--workers", 1)
     run = dataprep_anew(*arguments, **other_pillow(tmp_path))
     assert run.returncode == 2, run.stderr
-    assert "this worker has pillow 0.0.1, the plan was made with pillow " in run.stderr
+    assert "this worker has pillow 0.0.1, but the plan was made with pillow " in run.stderr

@@ -499,7 +499,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
 
 
 def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
-    """Return the task: PyTorch's network in JAX."""
+    """Return the JAX fine-tuning task, whose network matches the PyTorch model."""
     from train.loops.jax_transformer_steps import FinetuneTask as JaxFinetuneTask
     from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
 

@@ -137,7 +137,7 @@ def find(storage: Storage, request: AdoptRequest, head: HeadFiles | None = None)
     if not names:
         return found
     if request.labels == NO_LABELS:
-        raise UsageError(f"`class_names` with `labels` {NO_LABELS}: expected one of them")
+        raise UsageError(f"`class_names` cannot be used with `labels` {NO_LABELS}; leave one out")
     if found.images:
         raise UsageError("`class_names`: the classes of an image folder are its folders; leave it out")
     if found.classes is not None and len(found.classes) != len(names):
@@ -401,7 +401,7 @@ def _heads_first(
 
 
 def left_out(skipped: Counter[str]) -> str:
-    """Return a text about files that were left out, the most frequent kinds first."""
+    """Describe the skipped files by kind, the most frequent first."""
     text = ", ".join(f"{count:,} {kind}" for kind, count in skipped.most_common(5))
     pictures = [kind for kind in skipped if kind.removeprefix(".") in OTHER_PICTURES]
     return f"{text}; {', '.join(pictures)} is not read: convert such files to JPEG or PNG" if pictures else text

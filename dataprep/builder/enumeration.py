@@ -115,7 +115,8 @@ def enumeration_file(
 
 
 def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> Spooled | None:
-    """Write an enumeration, which saves time in reruns, to a spool file; None if there is no space for it."""
+    """Write an enumeration to a spool file, so that reruns need not list the originals. Returns None if it cannot be
+    written."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
     annotated = bool(enumeration.features)
     metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}

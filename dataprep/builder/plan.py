@@ -281,14 +281,15 @@ def refuse_other_codecs(planned: Mapping[str, str]) -> None:
         have = ", ".join(f"{package} {here.get(package)}" for package in other)
         need = [f"{package}=={planned[package]}" for package in other]
         raise UsageError(
-            f"this worker has {have}, the plan was made with {' '.join(need).replace('==', ' ')}: other versions write "
-            f"other bytes; install the same for every worker: pip install {shell_words(*need)}"
+            f"this worker has {have}, but the plan was made with {' '.join(need).replace('==', ' ')}; different "
+            "versions write different bytes. Install the planned ones on every worker: "
+            f"pip install {shell_words(*need)}"
         )
     if RESTART_LIBRARY in planned and library_version() != planned[RESTART_LIBRARY]:
         raise UsageError(
-            f"this worker has {RESTART_LIBRARY} {library_version()}, the plan was made with {RESTART_LIBRARY} "
-            f"{planned[RESTART_LIBRARY]}: other versions write other bytes; install tpu-dataprep with the same one for "
-            "every worker"
+            f"this worker has {RESTART_LIBRARY} {library_version()}, but the plan was made with {RESTART_LIBRARY} "
+            f"{planned[RESTART_LIBRARY]}; different versions write different bytes. Install tpu-dataprep with the "
+            "planned one on every worker"
         )
 
 

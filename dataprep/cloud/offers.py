@@ -204,10 +204,10 @@ def gib(num_bytes: float) -> str:
 
 
 def _copy(reading: Reading, places: Places, direct: Cost) -> Offer:
-    """Return the costs of reading a server-side copy in a bucket of class Standard in the reader's region.
+    """Return the offer to copy the data server-side to a Standard bucket in the reader's region, and read it there.
 
     Args:
-        reading: One pass over the data, which the copying reads once.
+        reading: One pass over the data. Copying reads it once as well.
         places: The bucket and the reader.
         direct: Cost of one pass over the bucket.
     """

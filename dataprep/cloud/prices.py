@@ -128,7 +128,7 @@ def table_source(name: str) -> str:
 
 
 def fact(name: str) -> float:
-    """Return a number of `storage_facts.csv`."""
+    """Return a number from `storage_facts.csv` by name."""
     return next(float(row["value"]) for row in table("storage_facts.csv") if row["fact"] == name)
 
 

@@ -179,7 +179,7 @@ def parse_location(text: str) -> BucketLocation:
 
 
 def unknown_regions(places: Iterable[str]) -> list[str]:
-    """Return a note for each region of the places that is in no table: it may be mistyped, or newer than the tables."""
+    """Return a note for each region that the tables do not list; it may be mistyped, or newer than the tables."""
     known = {row["region"]: None for row in table("cloud_regions.csv")}
     known |= {region_of(row["zone"]): None for row in table("tpu_zones.csv")}
     regions = dict.fromkeys(map(region_of, places))

@@ -38,6 +38,10 @@ QUEUED_PER_THREAD = 4
 """Maximum number of objects queued for each thread: an image folder may have a million objects."""
 Phases = tuple[tuple[ObjectInfo, ...], ...]
 """Objects to copy, by phase; a phase is copied completely before the next begins."""
+_REMOVED = (
+    "it was removed during the copy, so another process is changing the dataset; run this again when that process has "
+    "ended"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,8 +94,8 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     shard_format = FORMATS[manifest.format]
     if any(shard_format.passes_written(split.repeats["stored"]) < split.repeats["stored"] for split in manifest.splits):
         raise UsageError(
-            f"{storage.url}: its repeats are links, and buckets have no links; build it with `repeat` virtual, or copy "
-            "the folder with `cp -a`"
+            f"{storage.url}: it stores repeated images as symbolic links, which buckets do not have; build it with "
+            "`repeat` virtual, or copy the folder to a disk with `cp -a`"
         )
     present = {info.name: info for info in storage.list()}
     # A build removes the manifest first and writes it last: if it is the same now, the listed objects belong to it.
@@ -100,9 +104,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     try:
         return _listed(storage, manifest, data, present)
     except FileNotFoundError as error:
-        raise VerificationError(
-            f"{error}: it was removed meanwhile; another process is changing the dataset"
-        ) from error
+        raise VerificationError(f"{error}: {_REMOVED}") from error
 
 
 def _listed(storage: Storage, manifest: Manifest, data: bytes, present: Mapping[str, ObjectInfo]) -> Phases:
@@ -177,9 +179,7 @@ def copy_dataset(copying: Copying, *, workers: int, copied: Callable[[int, int],
         try:
             copy_object(copying.source, copying.target, info, part)
         except FileNotFoundError as error:
-            raise VerificationError(
-                f"{copying.source.url_of(info.name)}: it was removed meanwhile; another process is changing the dataset"
-            ) from error
+            raise VerificationError(f"{copying.source.url_of(info.name)}: {_REMOVED}") from error
         any_copied.set()
         copied(1, 0)
 

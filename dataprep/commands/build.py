@@ -81,7 +81,8 @@ class ImageBuild(Run):
     )
     seed: int = option("Seed of the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
     tfds_name: str | None = option(
-        "Name in TFDS, such as imagenet2012, whose records also have file_name; write to …/NAME/VERSION.",
+        "Name for tfds.load, such as imagenet2012, with the output in …/NAME/VERSION; records also get the feature "
+        "file_name.",
         default=None,
         shown="the dataset's name",
         group=WRITE,
@@ -245,7 +246,10 @@ class BuildDataset(PublishedBuild):
             if split not in facts.splits:
                 raise UsageError(f"{self.dataset} has no split {split!r}; it has {', '.join(facts.splits)}")
         if self.repeat == "physical" and all(facts.repeats(split) == 1 for split in splits):
-            raise UsageError(f"`repeat` physical: {self.dataset} {'+'.join(splits)} is not repeated; leave it out")
+            raise UsageError(
+                f"`repeat` physical: {self.dataset} {'+'.join(splits)} uses each image once in an epoch, so there is "
+                "nothing to repeat; leave out `repeat`"
+            )
         options = self.options(
             self.dataset,
             splits,
@@ -518,7 +522,9 @@ class BuildCustom(ImageBuild):
         group=WRITE,
         rare=True,
     )
-    allow_partial: bool = option("Accept other counts of images than the class states.", default=False, group=READ)
+    allow_partial: bool = option(
+        "Build even if the number of images differs from what the dataset class states.", default=False, group=READ
+    )
 
     def job(self) -> Job:
         from dataprep.sources.custom import custom_dataset

@@ -197,7 +197,7 @@ class BuildLaion(WebRequest, Run):
         "Origin of the table, for the manifest; needs `name`.", default=None, shown="unknown", group=WRITE
     )
     column: Pairs = option(
-        "Name of the column for a role (url, caption, width, …), if it is not a usual one; may be repeated.",
+        "Column for a role (url, caption, width, …), if dataprep does not recognise its name; may be repeated.",
         default_factory=dict,
         metavar="ROLE=NAME",
         example="url=LINK",

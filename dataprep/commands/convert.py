@@ -106,7 +106,10 @@ class Convert(ImageBuild):
         own = _described(manifest, self.name, self.val_fraction, self.seed)
         facts = split_facts(existing, texts(self.split), own)
         if self.repeat == "physical" and all(each.repeats == 1 for each in facts.values()):
-            raise UsageError(f"`repeat` physical: {index.url} {'+'.join(facts)} is not repeated; leave it out")
+            raise UsageError(
+                f"`repeat` physical: {index.url} {'+'.join(facts)} uses each image once in an epoch, so there is "
+                "nothing to repeat; leave out `repeat`"
+            )
         defaults = tuple(sorted(self.default.items()))
         kept = _kept(manifest, texts(self.field), defaults, no_fields=self.no_fields)
         options = self.options(

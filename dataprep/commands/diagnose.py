@@ -50,7 +50,11 @@ class Diagnose(Request):
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
-    device: str = option("Device that trains: xla, tpu, cuda, cpu or simulated:RATE.", metavar="DEVICE", group=WHERE)
+    device: str = option(
+        "Device to train on: xla, tpu, cuda or cpu; or simulated:RATE, a device that takes RATE images a second.",
+        metavar="DEVICE",
+        group=WHERE,
+    )
     model: str | None = option(
         "Model of train.models or torchvision; every device but a simulated one needs it.", default=None, group=WHERE
     )

@@ -46,7 +46,7 @@ class Billed(Request):
     )
 
     def __post_init__(self) -> None:
-        """Check the values, and name the project, which worker processes inherit."""
+        """Check the values and set the billing project. Worker processes inherit it."""
         super().__post_init__()
         bill(self.billing_project)
 

@@ -77,10 +77,9 @@ def _print(asked: Verify, *, as_json: bool) -> None:
         )
     if report.verdict == "differs":
         raise VerificationError(
-            f"{report.url} differs from its manifest: {report.summary}; to repair it, remove the named files "
-            f"and copy them with dataprep replicate COPY --to {shell_words(report.url)}; or remove them and "
-            f"{MANIFEST}, and run the build again, which makes what is missing; or build everything again "
-            "with --overwrite"
+            f"{report.url} differs from its manifest: {report.summary}. To repair it, remove the named files, then "
+            f"either restore them from another copy (dataprep replicate OTHER_COPY --to {shell_words(report.url)}), or "
+            f"remove {MANIFEST} too and run the build again. Or rebuild everything with --overwrite"
         )
     if report.verdict == "undecided":
         raise UndecidedError(

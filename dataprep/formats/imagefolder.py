@@ -66,7 +66,7 @@ class ImageFolderFormat(ShardFormat):
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[StoredSample]:
         """Raise FormatError: the keys of an image folder are in its index, not in its shards."""
-        raise FormatError("a shard of an image folder is not a file; read the images that its index names")
+        raise FormatError("image folders have no shard files; read the images listed in the index")
 
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
         return {}
@@ -169,13 +169,13 @@ def annotations_of(line: bytes, features: Features) -> tuple[str, bytes]:
 
 
 def repeat_links(folders: Sequence[str], count: int, *, split: str = "train") -> list[tuple[str, str]]:
-    """Return the links that show each image `count` times, each with its target relative to the link's folder.
+    """Return (link, target) pairs that make each image appear `count` times. Targets are relative to the link's folder.
 
-    This is how the recipe of MAE on long sequences lays out COCO five times: `train/train2017_0` leads to
-    `../images/train2017`, `train/train2017_1` to the same, and so on.
+    The long-sequence MAE recipe uses COCO this way, five times: `train/train2017_0`, `train/train2017_1`, … all point
+    to `../images/train2017`.
 
     Args:
-        folders: The sources' folders below `images/`, none of them nested.
+        folders: Source folders below `images/`; no folder may be inside another.
     """
     target = f"../{REPEATED}/"
     return [(f"{split}/{name}_{repeat}", target + name) for name in folders for repeat in range(count)]

@@ -82,7 +82,8 @@ Fault = Literal[
 
 
 class UnusableImageError(Exception):
-    """Raised for an image that cannot or must not be decoded or written; its text is the detail for the event."""
+    """Raised for an image that cannot be used: it is missing, damaged or beyond a limit. The message becomes the
+    event's detail."""
 
     def __init__(self, fault: Fault, detail: str) -> None:
         super().__init__(detail)

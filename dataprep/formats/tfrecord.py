@@ -144,8 +144,8 @@ def _framed(features: Features, sample: Sample) -> tuple[bytes, bytes]:
 
 
 def _around_annotated_image(sample: Sample, features: Features) -> tuple[bytes, bytes]:
-    """Return the bytes of an Example with annotations before and after its image. Raises FormatError if they do not
-    have the features' types."""
+    """Return an annotated Example's bytes in two parts: before the image and after it. Raises FormatError if an
+    annotation does not have its feature's type."""
     entries = example_entries(features, annotation_values(features, sample.annotations))
     numbers = {b"height": sample.height, b"orientation": sample.orientation, b"width": sample.width}
     if sample.label != NO_LABEL:

@@ -233,9 +233,9 @@ def _thumbnail(data: bytes, pixels: int) -> bytes:
 
 
 def caption_field(manifest: Manifest, split: SplitManifest) -> str:
-    """Return the name of the field that holds captions; empty if there is none. Samples that were fetched by a table of
-    URLs, or written by other tools, have fields that the manifest does not list: a caption is looked for in each of
-    them.
+    """Return the name of the caption field, or an empty string if there is none.
+
+    The manifest does not list the fields of fetched or adopted samples, so there each sample may have a caption.
     """
     found = next((name for name in NAMES if name in manifest.features and manifest.features[name].kind == "text"), "")
     if found or FORMATS[manifest.format].one_file_per_image:

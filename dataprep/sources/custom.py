@@ -133,7 +133,7 @@ class CustomDataset(base.OwnDataset):
 
 
 class _SplitReader:
-    """Reads and checks the images that a class lists for one split."""
+    """Reads and checks the images that the user's ImageDataset lists for one split."""
 
     def __init__(self, dataset: CustomDataset, root: Storage, split: str) -> None:
         self._dataset, self._root, self._split = dataset, root, split

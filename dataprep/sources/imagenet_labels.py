@@ -86,8 +86,11 @@ def _from_csv(where: str, name: str, data: bytes) -> ValLabels:
     wnids: dict[str, str] = {}
     try:
         rows = csv.reader(data.decode("utf-8-sig").splitlines(), strict=True)
-        if next(rows, None) != ["ImageId", "PredictionString"]:
-            raise SourceError(f"{where}: expected ImageId,PredictionString in its first line; download it again")
+        if (first := next(rows, [])) != ["ImageId", "PredictionString"]:
+            raise SourceError(
+                f"{where}: its first line is {shown(','.join(first))}, expected ImageId,PredictionString; "
+                "download it again"
+            )
         for row in rows:
             wnid = (row[1].split() or [""])[0] if len(row) == 2 else ""
             if not WNID.fullmatch(wnid) or row[0] in wnids or len(wnids) >= MAX_LABELS:

@@ -67,7 +67,8 @@ RENAMED = frozenset({"url", "caption"})
 
 @dataclass(frozen=True, kw_only=True)
 class LaionDataset(NamedDataset):
-    """Facts about a table of URLs that a manifest and its readers need; tables have no references.
+    """Facts about a URL table, for the manifest and its readers. The images are downloaded, so there are no references
+    to list.
 
     If the user gives no name, the columns decide whether the table is LAION's.
     """

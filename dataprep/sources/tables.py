@@ -216,7 +216,7 @@ def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
 
 
 def holds_texts(url: str) -> bool:
-    """Return whether all values of a file are texts, by its suffix."""
+    """Return whether a table file stores every value as text, as CSV and TSV do, judging by its suffix."""
     return _suffix(url) in _DELIMITERS
 
 

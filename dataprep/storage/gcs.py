@@ -494,7 +494,7 @@ class StagedGCS(GCSStorage):
 
     @contextlib.contextmanager
     def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> Iterator[Callable[[int], None]]:
-        """Send the file to the staged name."""
+        """Upload the file under a name in the staging folder; `publish` copies it to its own name."""
         target = name if self._is_staging(name) else self._stage(spool.name)
         with super().sending(spool, target, expected_bytes) as sent:
             yield sent

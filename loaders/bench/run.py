@@ -130,7 +130,11 @@ class BenchRequest(Request):
         group=WHERE,
     )
     seconds: float | None = option(
-        "Length of each round after the first batches, seconds.", default=None, low=0, open_low=True, shown="5"
+        "Seconds to measure in each round, not counting the first batches.",
+        default=None,
+        low=0,
+        open_low=True,
+        shown="5",
     )
     batches: int | None = option("Length of each round, in batches, instead of `seconds`.", default=None, low=1)
     rounds: int = option("Number of rounds.", default=5, low=1)

@@ -209,12 +209,18 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
         boxes, points = (getattr(processors.get(name), "params", None) for name in ("bboxes", "keypoints"))
         if fields.boxes:
             if boxes is None or boxes.format != "coco":
-                raise UsageError('boxes need an A.Compose with bbox_params=A.BboxParams("coco"), got other bbox_params')
+                got = "no bbox_params" if boxes is None else f"format {boxes.format!r}"
+                raise UsageError(f'boxes need an A.Compose with bbox_params=A.BboxParams("coco"), got {got}')
             self._label_fields = tuple(boxes.label_fields or ())
         if fields.keypoints and (points is None or points.format != "xy" or points.remove_invisible):
+            got = (
+                f"format {points.format!r}, remove_invisible={points.remove_invisible}"
+                if points
+                else "no keypoint_params"
+            )
             raise UsageError(
                 "keypoints need an A.Compose with keypoint_params=A.KeypointParams("
-                '"xy", remove_invisible=False), got other keypoint_params'
+                f'"xy", remove_invisible=False), got {got}'
             )
 
     def _arrays(self, annotations: Annotations) -> dict[str, object]:

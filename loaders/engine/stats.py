@@ -232,7 +232,7 @@ class Snapshot:
 
 
 class Stats:
-    """Stages by name; safe in many threads."""
+    """Times and item counts of the stages of a loader, by name. Thread-safe."""
 
     def __init__(self) -> None:
         self._stages: dict[str, StageTimes] = {}

@@ -451,7 +451,8 @@ def has_ended(state: str) -> bool:
 
 
 def state_of(runner: str, result: Any) -> str:
-    """Return the state of a job that this process has submitted; one without machines waits for workers."""
+    """Return the state of a job that this process submitted. A Dataflow job that runs but has no machines yet is
+    WITHOUT_WORKERS."""
     if runner != "DataflowRunner":
         return str(result.state)
     # `result.state` would store the answer in `result`, where an older answer may then follow the one of the

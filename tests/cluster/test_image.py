@@ -80,7 +80,7 @@ def other_python(tmp_path_factory) -> Path:
     return other_environment(tmp_path_factory.mktemp("other"))
 
 
-REFUSED = f"this worker has pillow {re.escape(OTHER_PILLOW)}, the plan was made with pillow {version('pillow')}"
+REFUSED = f"this worker has pillow {re.escape(OTHER_PILLOW)}, but the plan was made with pillow {version('pillow')}"
 
 
 def test_a_pool_with_another_pillow_is_refused_on_a_job_service(other_python, gcs, source, bucket_url):

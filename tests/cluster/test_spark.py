@@ -404,6 +404,6 @@ def test_workers_with_another_pillow_are_refused_with_both_versions(cluster, ori
     line = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "tfrecord", *cluster.options)
     code, errors = Build(line, tmp_path / "out").end()
     assert code == 2, errors[-3000:]
-    assert f"this worker has pillow {OTHER_PILLOW}, the plan was made with pillow {version('pillow')}" in errors
+    assert f"this worker has pillow {OTHER_PILLOW}, but the plan was made with pillow {version('pillow')}" in errors
     assert "Traceback" not in errors
     assert not is_finished(tmp_path / "out")

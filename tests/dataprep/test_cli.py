@@ -131,7 +131,7 @@ USAGE = {
     ),
     "not repeated": (
         ["build", "imagenet", "--source", "s", "--output", "o", "--format", "tfrecord", "--repeat", "physical"],
-        "imagenet train+val is not repeated",
+        "imagenet train+val uses each image once in an epoch",
     ),
     "links in a bucket": (
         [*"build coco-dup5 --source s --output gs://bucket/o --format imagefolder --repeat physical".split()],

@@ -65,11 +65,15 @@ def check_state(where: str, state: Mapping[str, Any], entries: Sequence[str]) ->
 
 @contextlib.contextmanager
 def taking_position(where: str) -> Iterator[None]:
-    """Turn any error while a position or generators are restored into a FormatError that names the checkpoint."""
+    """Turn any error while the data position or the random state is restored into a FormatError that names the
+    checkpoint."""
     try:
         yield
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise FormatError(f"{where}: position or generators are invalid ({error}); choose another") from None
+        raise FormatError(
+            f"{where}: cannot restore the data position or the random state ({error}); expected a checkpoint as a run "
+            "saves it: choose another checkpoint"
+        ) from None
 
 
 def _contents(state: Mapping[str, Any]) -> str:
@@ -390,7 +394,7 @@ class _Pickle:
                 )
 
     def _storage(self, kind: str, storage: _Name, key: str, _device: str, numel: int) -> _Storage:
-        """Read a file of the archive, whose length must be the declared one."""
+        """Read a file from the archive and check that it has the declared length."""
         import torch
 
         dtype = _DTYPES.get(storage.name.removeprefix("torch."))

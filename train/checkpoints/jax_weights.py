@@ -36,6 +36,7 @@ _FIXED = ("pos_embed", "decoder_pos_embed")
 _PROBED, _STATISTICS = "head.1.", "head.0."
 """Prefixes of a linear probe's weights, and of the running statistics of the features that it gets."""
 _SHOWN = 3
+_ADVICE = "use the flags that it was trained with, or choose another file"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +89,7 @@ def from_torch(where: str, tensors: Arrays, shapes: Mapping[str, tuple[int, ...]
         else:
             found[name] = _from_layout(where, name, None, taken, shape)
     if rest := sorted(taken.keys() - set(_FIXED)):
-        raise UsageError(f"{where}: from another model: {', '.join(rest[:_SHOWN])} only in the file")
+        raise UsageError(f"{where}: from another model: this one has no {', '.join(rest[:_SHOWN])}; {_ADVICE}")
     return found
 
 
@@ -229,11 +230,13 @@ def _from_layout(
     """Take a tensor out of `taken`, and return it in JAX's layout."""
     theirs = _torch_name(name, layer)
     if theirs not in taken:
-        raise UsageError(f"{where}: from another model: {theirs} is only in this model")
+        raise UsageError(f"{where}: from another model: {theirs} is only in this model; {_ADVICE}")
     tensor = taken.pop(theirs)
     expected = _to_layout(name, np.broadcast_to(np.float32(0), shape)).shape
     if tensor.shape != expected:
-        raise UsageError(f"{where}: from another model: {theirs} is {tensor.shape}, in this model {expected}")
+        raise UsageError(
+            f"{where}: from another model: {theirs} is {tensor.shape}, in this model {expected}; {_ADVICE}"
+        )
     if name in _AXES:
         return np.ascontiguousarray(tensor.transpose(np.argsort(_AXES[name])))
     return np.ascontiguousarray((tensor.T if name.endswith("/kernel") else tensor).reshape(shape))

@@ -446,7 +446,7 @@ class _DiagnosedDevice:
         return self.backend.compute_threads
 
     def use_threads(self, count: int) -> None:
-        """Compute with another number of threads from now on."""
+        """Change the number of threads that compute updates."""
         self.backend.use_threads(count)
 
 

@@ -183,9 +183,12 @@ def mae_config(name: str, *, image_size: int, **options: Any) -> MAEConfig:
 
 def check_patches(image_size: int, patch_size: int) -> None:
     """Refuse patches that do not cover the image with a UsageError."""
-    if patch_size < 1 or image_size < patch_size or image_size % patch_size:
+    if patch_size < 1:
+        raise UsageError(f"`patch_size` must be 1 or more, got {patch_size}")
+    if image_size < patch_size or image_size % patch_size:
         raise UsageError(
-            f"images of {image_size} pixels cannot be cut into patches of {patch_size}; choose a multiple of it"
+            f"images of {image_size} pixels cannot be cut into patches of {patch_size} pixels; choose an image size "
+            f"that is a multiple of {patch_size}"
         )
 
 

@@ -216,11 +216,11 @@ class Archive:
 
 
 def pack(folder: Path) -> Archive:
-    """Pack all files that git does not ignore; outside a repository all except environments and caches.
+    """Pack all files that git does not ignore; outside a repository, all except environments and caches.
 
     Raises:
-        UsageError: There are no files, more than MAX_BYTES, a link that leads outside, or a file that cannot be read or
-            is gone by then.
+        UsageError: The folder has no files or more than MAX_BYTES, a link points outside it, or a file is unreadable or
+            disappears while packing.
     """
     try:
         return _packed(folder, _in_git(folder) or _in_folder(folder))

@@ -111,7 +111,7 @@ def test_names_that_do_not_fit_the_labels_are_refused(tmp_path):
         SourceError, match=r"label '2' in '2.cls', expected an integer from 0 to 1, as there are 2 classes:"
     ):
         adopt_here(integer_tar(tmp_path / "more", 0, 2), class_names=("cat", "dog"))
-    with pytest.raises(UsageError, match=r"`class_names` with `labels` none: expected one of them"):
+    with pytest.raises(UsageError, match="`class_names` cannot be used with `labels` none; leave one out"):
         adopt_here(tmp_path / "more", class_names=("cat", "dog"), labels="none")
     with pytest.raises(SourceError, match=r"label 'cat.*' in '.*', expected an integer from 0 to 1, as"):
         adopt_here(text_tars(tmp_path / "texts", ["cat", "dog"]), class_names=("cat", "dog"))

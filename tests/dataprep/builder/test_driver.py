@@ -110,7 +110,7 @@ def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_
         monkeypatch.setattr(plans, "codec_versions", lambda *more: here | {"pillow": "0.0.1"})
         open_build.cache_clear()  # a worker is a process of its own
         with pytest.raises(
-            UsageError, match=f"this worker has pillow 0.0.1, the plan was made with .*{here['pillow']}"
+            UsageError, match=f"this worker has pillow 0.0.1, but the plan was made with .*{here['pillow']}"
         ):
             build_shard(job, 0)
         monkeypatch.undo()

@@ -117,8 +117,8 @@ def test_the_library_that_writes_restarts_is_a_codec_of_their_plan_only():
     assert planned == {**planned_codecs(ImagePolicy()), RESTART_LIBRARY: library_version()}
     refuse_other_codecs(planned)
     message = (
-        rf"^this worker has libjpeg-turbo {library_version()}, the plan was made with libjpeg-turbo 1\.0: "
-        "other versions write other bytes; install tpu-dataprep with the same one for every worker$"
+        rf"^this worker has libjpeg-turbo {library_version()}, but the plan was made with libjpeg-turbo 1\.0; "
+        r"different versions write different bytes\. Install tpu-dataprep with the planned one on every worker$"
     )
     with pytest.raises(UsageError, match=message):
         refuse_other_codecs({**planned, RESTART_LIBRARY: "1.0"})

@@ -271,7 +271,7 @@ def test_an_unfinished_build_is_neither_copied_nor_overwritten(sources, target):
 
 @pytest.mark.parametrize("name", ["coco-links"])
 def test_repeats_that_are_links_are_refused(finished, name, tmp_path):
-    with pytest.raises(UsageError, match="its repeats are links"):
+    with pytest.raises(UsageError, match="it stores repeated images as symbolic links"):
         replicate(str(finished(name)), str(tmp_path / "copy"))
 
 

@@ -122,7 +122,10 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--val-fraction", "1"], "must be from 0 to below 1"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--default", "a"], "expected NAME=VALUE"),
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--name", "imagenet"], "choose another with --name"),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--repeat", "physical"], "is not repeated"),
+        (
+            ["{pets}", "--output", "{out}", "--format", "tfrecord", "--repeat", "physical"],
+            "uses each image once in an epoch",
+        ),
     ],
 )
 def test_what_cannot_be_converted_is_refused_in_one_line(pets, tmp_path, arguments, words):

@@ -20,9 +20,9 @@ def test_verify_prints_its_findings_and_exits_with_the_verdict(finished, damaged
     run = dataprep("verify", copy.root, "--workers", 1)
     assert run.returncode == 1
     assert [line.split()[0] for line in run.stdout.splitlines()] == ["missing", "extra"]
-    assert "differs from its manifest: 2 findings (1 extra, 1 missing); " in run.stderr
-    advice = run.stderr.partition("missing); ")[2]
-    ways = [advice.index(way) for way in ("dataprep replicate COPY --to", "dataset.json", "--overwrite")]
+    assert "differs from its manifest: 2 findings (1 extra, 1 missing). " in run.stderr
+    advice = run.stderr.partition("missing). ")[2]
+    ways = [advice.index(way) for way in ("dataprep replicate OTHER_COPY --to", "dataset.json", "--overwrite")]
     assert ways == sorted(ways)  # the cheapest first
     run = dataprep("verify", copy.root, "--json", "--workers", 1)
     report = json.loads(run.stdout)

@@ -101,7 +101,7 @@ def test_a_worker_with_other_codecs_fetches_nothing_and_names_both_versions(
         here = plans.codec_versions
         monkeypatch.setattr(plans, "codec_versions", lambda *more: here(*more) | {"pillow": "0.0.1"})
         open_build.cache_clear()  # a worker is a process of its own
-        with pytest.raises(UsageError, match=r"this worker has pillow 0.0.1, the plan was made with pillow \d"):
+        with pytest.raises(UsageError, match=r"this worker has pillow 0.0.1, but the plan was made with pillow \d"):
             do_shard(job, 0)
         raise Killed
         yield

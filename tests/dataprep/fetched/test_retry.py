@@ -463,7 +463,7 @@ def test_rows_that_are_not_there_are_no_plan(job, root, shard, row, text):
 
 
 def test_a_worker_with_other_codecs_is_refused(job):
-    with pytest.raises(UsageError, match=r"this worker has pillow \d.*, the plan was made with pillow 0\.0\.1"):
+    with pytest.raises(UsageError, match=r"this worker has pillow \d.*, but the plan was made with pillow 0\.0\.1"):
         retry_shard(replace(job, codecs=job.codecs | {"pillow": "0.0.1"}), 0)
 
 

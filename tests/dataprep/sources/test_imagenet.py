@@ -189,7 +189,7 @@ def test_labels_of_kaggle_above_the_source_are_named(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ImageId,Class\n", "expected ImageId,PredictionString in its first line"),
+        ("ImageId,Class\n", "its first line is '?ImageId,Class'?, expected ImageId,PredictionString; download"),
         ("ImageId,PredictionString\nILSVRC2012_val_00000001,\n", "line 2: .*expected an image that occurs once"),
         ("ImageId,PredictionString\na,n01440764 1\na,n01440764 1\n", "line 3: .*expected an image that occurs once"),
         ('ImageId,PredictionString\n"a', "not a readable CSV file"),

@@ -67,8 +67,8 @@ def test_a_row_of_queries_is_that_of_its_head(params):
     [
         ({"head.weight": None}, "x: from another model: head.weight is only in this model"),
         ({"head.weight": np.zeros((4, 4))}, r"head.weight is \(4, 4\), in this model \(5, 4\)"),
-        ({"fc_norm.weight": np.zeros(4)}, "fc_norm.weight only in the file"),
-        ({"blocks.3.norm1.weight": np.zeros(4)}, "blocks.3.norm1.weight only in the file"),
+        ({"fc_norm.weight": np.zeros(4)}, "x: from another model: this one has no fc_norm.weight; use the flags that"),
+        ({"blocks.3.norm1.weight": np.zeros(4)}, "this one has no blocks.3.norm1.weight; use the flags"),
     ],
 )
 def test_weights_of_another_model_are_refused(params, change, message):

@@ -18,6 +18,7 @@ from train.models.registry import create_model, model_names
             "pred_downsampling 2 does not divide decoder_downsampling 1",
         ),
         ("mae_vit_micro_patch8", {"patch_size": 7}, "images of 64 pixels cannot be cut into patches of 7"),
+        ("mae_vit_micro_patch8", {"patch_size": 0}, "`patch_size` must be 1 or more, got 0"),
         ("resnet18", {"patch_size": 7}, "there are num_classes"),
     ],
 )
