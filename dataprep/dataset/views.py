@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -229,6 +229,20 @@ def read_view(storage: Storage, manifest: Manifest, name: str) -> OpenedView:
 def viewed(storage: Storage, manifest: Manifest, name: str) -> Manifest:
     """Return the manifest of a view, or of the dataset itself if the name is empty; see `read_view`."""
     return read_view(storage, manifest, name).of(manifest) if name else manifest
+
+
+def stored_positions(split: SplitManifest, positions: Iterable[int]) -> dict[int, int]:
+    """Return the given positions of samples by those that the samples have among all stored ones of the split."""
+    if not isinstance(split, ViewedSplit):
+        return {position: position for position in positions}
+    found, wanted = dict[int, int](), sorted(positions)
+    first = stored = 0
+    for number, shard in enumerate(split.shards):
+        here = [position for position in wanted if first <= position < first + shard["samples"]]
+        numbers = split.kept.numbers(number) if here else ()
+        found |= {stored + int(numbers[position - first]): position for position in here}
+        first, stored = first + shard["samples"], stored + split.kept.stored[number]
+    return found
 
 
 def find_view(storage: Storage, name: str) -> tuple[View, str] | None:

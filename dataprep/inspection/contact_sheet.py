@@ -24,6 +24,7 @@ from dataprep.dataset.hashes import Prints
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.records import Event, Manifest, SplitManifest, class_name_of
+from dataprep.dataset.views import stored_positions
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import MAX_IMAGE_BYTES
@@ -259,14 +260,14 @@ def captions_of_folder(
     num_bytes = next((entry["bytes"] for entry in manifest.files if entry["file"] == name), 0)
     if not (field and positions and 0 < num_bytes <= MAX_FILE_BYTES):
         return {}
-    found, last = {}, max(positions)
+    found, wanted = {}, stored_positions(split, positions)
     try:
         with storage.open(name) as lines:
-            for position in range(last + 1):
+            for stored in range(max(wanted) + 1):
                 line = lines.readline(num_bytes)
-                if position in positions:
+                if stored in wanted:
                     _, annotations = annotations_of(line, manifest.features)
-                    found[position] = _text(annotation_values(manifest.features, annotations)[field])
+                    found[wanted[stored]] = _text(annotation_values(manifest.features, annotations)[field])
     except (DataprepError, FileNotFoundError):
         return {}
     return found

@@ -11,6 +11,8 @@ from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.views import LEFT_OUT, viewed
 from dataprep.errors import UsageError
+from dataprep.inspection.contact_sheet import open_sheet
+from dataprep.inspection.inspect import open_inspected
 from dataprep.selection import drawn
 from dataprep.storage import open_storage
 from tests.support.finished import build_here
@@ -102,6 +104,15 @@ def test_a_view_of_a_view_keeps_what_both_keep(captioned):
     found = dataprep.select(f"{url}@wide", name="dogs", where="class_name = 'dog'", overwrite=True)
     assert kept(url, "dogs") == [5, 6, 7, 8, 9, 10, 11]
     assert found.left_out == {"train": {"@wide": 5}}
+
+
+def test_a_picture_of_a_view_is_shown_with_its_own_caption(captioned):
+    url, chosen = captioned / "imagefolder", "key in ('cat/03', 'dog/07', 'dog/10')"
+    found = dataprep.select(url, name="shown", where=chosen, overwrite=True)
+    storage, manifest = open_inspected(found.url)
+    sheet = open_sheet(storage, manifest, manifest.splits[0])
+    shown = {picture.key: picture.caption for picture, _ in sheet.spread}
+    assert shown == {"cat/03": "picture 3", "dog/07": "picture 7", "dog/10": "picture 10"}
 
 
 @pytest.mark.parametrize(
