@@ -432,20 +432,8 @@ def unseen_table(results: Iterable[dict[str, Any]]) -> list[str]:
     return _table([*header, "worst"], lines)
 
 
-def beside_table(document: dict[str, Any]) -> list[str]:
-    """Return the CPU microseconds an image of a loader's parts, and their shares of its decoder's time alone."""
-    alone = document["us"]["decoder alone"]
-    lines = []
-    for name, us in document["us"].items():
-        share = statistics.median(mine / base for mine, base in zip(us, alone, strict=True))
-        above = f", above {document['target']:g}" if name == "loader" and share > document["target"] else ""
-        lines.append([name, f"{statistics.median(us):.1f}", f"{min(us):.1f} to {max(us):.1f}", f"{share:.3f}{above}"])
-    return _table(["`beside.py`", "CPU us/image", "rounds", "of the decoder alone"], lines)
-
-
 TABLES = {
     "arena": arena_table,
-    "beside": beside_table,
     "build": build_table,
     "build-large": build_table,
     "build-sources": build_sources_table,
