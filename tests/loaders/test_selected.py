@@ -1,21 +1,36 @@
 """Loaders over a view: each kept sample once an epoch, for any ranks, format and place, and resumed exactly."""
 
 import re
+import shutil
 from collections import Counter
+from functools import cache
 
 import pytest
 
 import dataprep
 from dataprep.errors import UsageError
 from loaders import open_loader
-from tests.loaders.conftest import FORMATS
+from tests.loaders.conftest import BUCKET, FORMATS
+from tests.support.finished import build_here
 from tests.support.loading import load
 
 SMALL = {"batch_size": 12, "image_size": 32}
 
 
+@pytest.fixture(scope="module")
+def dataset(dataset, tmp_path_factory):
+    """The path of a dataset of its own for a format: other tests compare all files of those that tests share."""
+    return cache(lambda fmt: shutil.copytree(dataset(fmt), tmp_path_factory.mktemp("selected") / fmt))
+
+
+@pytest.fixture(scope="module")
+def bucket_dataset(originals, gcs):
+    """The same in a bucket."""
+    return cache(lambda fmt: build_here("imagenet", originals["imagenet"], f"gs://{BUCKET}/selected/{fmt}", fmt))
+
+
 def viewed(url, **choice):
-    """Return the address of a view of a dataset that tests share."""
+    """Return the address of a view."""
     name = "test-" + re.sub("[^a-z0-9]+", "-", repr(choice))
     return dataprep.select(url, name=name, overwrite=True, **choice).url
 

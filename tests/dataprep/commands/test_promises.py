@@ -58,7 +58,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "plan-input": ("--accelerator", "v4-32", "--images-per-s", "1000", "--image-size", "224"),
     "replicate": ("{dataset}", "--to", "{world}/copied", "--workers", "1", "--region-policy", "warn"),
     "retry-failed": ("{fetched}", *WEB),
-    "select": ("{dataset}", "--name", "half", "--sample", "0.5"),
+    "select": ("{fetched}", "--name", "half", "--sample", "0.5"),
     "tpu plan": ("v4-32",),
     "tpu create": ("new-tpu", *ZONE, "--type", "v4-8"),
     "tpu setup": ("my-tpu", *ZONE, "--code", "{code}", "--requirements", "{code}/pins.txt", "--python", "{python}"),
