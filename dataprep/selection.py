@@ -236,6 +236,8 @@ class Engine:
             stop.cancel()
             self._connection.unregister("samples")
         (values,) = answers.values()
+        if len(values) != rows.num_rows:
+            raise condition.fault("expected a value for each sample, got one for all, or several")
         return np.ma.filled(values, False).astype(np.bool_)
 
 
@@ -312,15 +314,16 @@ class _Selection(AbstractContextManager["_Selection"]):
     def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> ViewSplit:
         """Return the part of the view over one split, written unless this is a dry run."""
         kept: list[int] = []
-        counts = np.zeros(len(self._texts), np.int64)
+        counts, of_classes = np.zeros(len(self._texts), np.int64), np.zeros(len(self._manifest.classes), np.int64)
         texts = [text or None for text in self._texts]
 
         def groups() -> Iterator[pa.Table]:
-            for number, codes in self._codes(split):
+            for number, codes, labels in self._codes(split):
                 codes[self._copies.get((split.name, number), [])] = len(texts) - 1
                 found = np.bincount(codes, minlength=len(texts))
                 kept.append(int(found[0]))
                 counts[:] += found
+                of_classes[:] += np.bincount(labels[(codes == 0) & (labels >= 0)], minlength=len(of_classes))
                 yield table_of([[texts[code] for code in codes.tolist()]], view_schema())
 
         entry: FileEntry = {"file": "", "bytes": 0, "sha256": ""}
@@ -334,13 +337,15 @@ class _Selection(AbstractContextManager["_Selection"]):
             self._spools[file] = spool, digests.crc32c
             entry = {"file": file, "bytes": digests.num_bytes, "sha256": digests.sha256}
         out = {text: int(count) for text, count in zip(self._texts, counts, strict=True) if text and count}
-        return ViewSplit(split.name, entry, tuple(kept), out)
+        return ViewSplit(split.name, entry, tuple(kept), tuple(of_classes.tolist()), out)
 
-    def _codes(self, split: SplitManifest) -> Iterator[tuple[int, NDArray[np.int64]]]:
-        """Yield for each shard the reasons of its samples, as numbers in `_texts`; copies are not looked at."""
+    def _codes(self, split: SplitManifest) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield the number of each shard, the reasons of its samples as numbers in `_texts`, and their labels; copies
+        are not looked at."""
         index = open_index(self._storage, split, compare=True)
         for number, shard in enumerate(split.shards):
-            yield number, self._of_shard(split, number, index.read_group(number))
+            rows = index.read_group(number)
+            yield number, self._of_shard(split, number, rows), numbers_or_zero(rows.column("label"), np.int64)
             self._progress(shard["samples"])
 
     def _of_shard(self, split: SplitManifest, number: int, rows: pa.Table) -> NDArray[np.int64]:
@@ -376,7 +381,7 @@ class _Selection(AbstractContextManager["_Selection"]):
         engine.rows("CREATE TABLE prints (split BIGINT, shard BIGINT, sample BIGINT, size BIGINT, crc BIGINT)")
         for at, split in enumerate(self._manifest.splits):
             index = open_index(self._storage, split, compare=True)
-            for number, codes in self._codes(split):
+            for number, codes, _ in self._codes(split):
                 rows = index.read_group(number, ["image_bytes", "image_crc32c"])
                 if rows.column("image_crc32c").null_count:
                     raise UsageError(

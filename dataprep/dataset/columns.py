@@ -50,14 +50,20 @@ def numbers_or_zero(column: pa.Array | pa.ChunkedArray, kind: type[np.generic]) 
     values = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if not len(values):
         return np.empty(0, kind)
-    valid, data = values.buffers()
-    stop = values.offset + len(values)
+    data, stop = values.buffers()[1], values.offset + len(values)
     dtype = np.dtype(_NUMPY_NAMES.get(str(values.type), str(values.type)))
     found = np.frombuffer(data, dtype, stop)[values.offset :].astype(kind)
-    if valid is not None:
-        bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=stop, bitorder="little")
-        found[bits[values.offset :] == 0] = 0
+    found[nulls(values)] = 0
     return found
+
+
+def nulls(values: pa.Array) -> NDArray[np.bool_]:
+    """Return which values are null, shape (values,); `is_null` would import pandas."""
+    valid, stop = values.buffers()[0], values.offset + len(values)
+    if valid is None:
+        return np.zeros(len(values), np.bool_)
+    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=stop, bitorder="little")
+    return np.equal(bits[values.offset :], 0)
 
 
 def strings(values: Sequence[str | None], *, large: bool = False) -> pa.Array:

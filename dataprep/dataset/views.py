@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from dataprep.arrays import NDArray, np, pa
+from dataprep.dataset.columns import nulls
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.index import MAX_BUFFERED_BYTES, ParquetTable
 from dataprep.dataset.records import FileEntry, Manifest, ShardEntry, SplitManifest, ViewedSplit
@@ -63,6 +64,8 @@ class ViewSplit:
     file: FileEntry
     kept: tuple[Count, ...]
     """Kept samples of each shard."""
+    class_counts: tuple[Count, ...]
+    """Kept samples per label; empty where the dataset has no classes."""
     left_out: dict[str, Count]
     """Samples that are left out, by reason."""
 
@@ -93,7 +96,7 @@ class Kept:
         damaged, or not the one that the view lists."""
         with self._lock:
             reasons = self._opened().read_group(shard).column(LEFT_OUT)
-        mask = np.concatenate([_nulls(chunk) for chunk in reasons.chunks]) if len(reasons) else np.empty(0, np.bool_)
+        mask = np.concatenate([nulls(chunk) for chunk in reasons.chunks]) if len(reasons) else np.empty(0, np.bool_)
         found = np.flatnonzero(mask)
         if len(mask) != self.stored[shard] or len(found) != self.split.kept[shard]:
             raise FormatError(
@@ -143,7 +146,7 @@ class OpenedView:
     splits: Mapping[str, Kept]
 
     def of(self, manifest: Manifest) -> Manifest:
-        """Return a manifest as if only the kept samples were stored; counts by class are not known."""
+        """Return a manifest as if only the kept samples were stored."""
         return replace(manifest, splits=tuple(map(self._viewed, manifest.splits)))
 
     def _viewed(self, split: SplitManifest) -> ViewedSplit:
@@ -152,7 +155,7 @@ class OpenedView:
             cast(ShardEntry, {**shard, "samples": samples})
             for shard, samples in zip(split.shards, kept.split.kept, strict=True)
         )
-        whole = replace(split, samples=sum(kept.split.kept), shards=shards, class_counts=())
+        whole = replace(split, samples=sum(kept.split.kept), shards=shards, class_counts=kept.split.class_counts)
         return ViewedSplit(**{item.name: getattr(whole, item.name) for item in fields(SplitManifest)}, kept=kept)
 
 
@@ -220,6 +223,8 @@ def read_view(storage: Storage, manifest: Manifest, name: str) -> OpenedView:
             or chosen.file["file"] != split_file(name, split.name, chosen.file["sha256"])
             or len(chosen.kept) != len(stored)
             or any(kept > samples for kept, samples in zip(chosen.kept, stored, strict=True))
+            or len(chosen.class_counts) != len(manifest.classes)
+            or sum(chosen.class_counts) > sum(chosen.kept)
         ):
             raise FormatError(f"{where}: its split {split.name} is not that of the dataset; {_ADVICE}")
         splits[split.name] = Kept(storage.url, chosen, stored)
@@ -269,12 +274,3 @@ def described(view: View) -> str:
     return f"{view.name} keeps {kept:,} of {counted(kept + sum(out.values()), 'sample')}" + (
         f"; left out: {reasons}" if reasons else ""
     )
-
-
-def _nulls(values: pa.Array) -> NDArray[np.bool_]:
-    """Return which values are null, from the validity bits; pyarrow's own function would import pandas."""
-    valid, stop = values.buffers()[0], values.offset + len(values)
-    if valid is None:
-        return np.zeros(len(values), np.bool_)
-    bits = np.unpackbits(np.frombuffer(valid, np.uint8), count=stop, bitorder="little")
-    return np.equal(bits[values.offset :], 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
 from statistics import median_low
@@ -245,7 +245,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Summary:
 
 
 def open_inspected(url: str) -> tuple[Storage, Manifest]:
-    """Open a dataset or a view, whose samples are counted by class.
+    """Open a dataset or a view.
 
     Raises:
         UsageError: There is none.
@@ -254,18 +254,7 @@ def open_inspected(url: str) -> tuple[Storage, Manifest]:
     url, name = address(url)
     storage = open_storage(url)
     manifest = _finished_manifest(storage)
-    if name:
-        splits = viewed(storage, manifest, name).splits
-        manifest = replace(manifest, splits=tuple(_with_class_counts(storage, manifest, split) for split in splits))
-    return storage, manifest
-
-
-def _with_class_counts(storage: Storage, manifest: Manifest, split: SplitManifest) -> SplitManifest:
-    counts = np.zeros(len(manifest.classes), np.int64)
-    for batch in _index(storage, split).batches(["label"]):
-        labels = numbers_or_zero(batch.column(0), np.int64)
-        counts += np.bincount(labels[(labels >= 0) & (labels < len(counts))], minlength=len(counts))
-    return replace(split, class_counts=tuple(counts.tolist()))
+    return storage, viewed(storage, manifest, name)
 
 
 def _finished_manifest(storage: Storage) -> Manifest:

@@ -23,6 +23,7 @@ from dataprep.adoption import Progress as AdoptProgress
 from dataprep.arguments import IMAGES, READ, WHERE, Request, Texts, option, request, texts
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.views import address
 from dataprep.errors import DataprepError, UsageError
 from dataprep.host.cpu import available_cores, background_cores
 from dataprep.host.measure import CommandError
@@ -302,7 +303,7 @@ def open_data(urls: tuple[str, ...], split: str, index: Path, progress: Progress
             raise UsageError(f"{root}/{missing[0]}{more}: not found; check the name")
         splits = tuple((split, escape(name)) for name in names)
         return _adopted(AdoptRequest(url=root, index_url=str(index), splits=splits), split, progress, workers)
-    if read_manifest(with_deadline(open_storage(urls[0]), DEADLINE_S)) is None:
+    if not address(urls[0])[1] and read_manifest(with_deadline(open_storage(urls[0]), DEADLINE_S)) is None:
         refuse_mixture(urls[0])
         return _adopted(AdoptRequest(url=urls[0], index_url=str(index)), split, progress, workers)
     return open_dataset(urls[0], split)

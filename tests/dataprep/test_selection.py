@@ -124,6 +124,8 @@ def test_a_picture_of_a_view_is_shown_with_its_own_caption(captioned):
         ("width = 'abc'", "Could not convert"),
         ("(select count(*) from duckdb_settings()) > 0", "a subquery"),
         ("row_number() over () = 1", "a window"),
+        ("max(width) > 3", "a value for each sample"),
+        ("unnest([true, true])", "a value for each sample"),
         ("1=1) from x; drop table prints; select (1", "(syntax error|SELECT)"),
         ("1) from (select 1", "expected one expression"),
         ("read_text('/etc/passwd') is not null", "table function"),

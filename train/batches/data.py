@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from dataprep.cloud.placement import guard, url_to_read
 from dataprep.dataset.adopted import is_adopted, open_named_data, refuse_changed
-from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.dataset.records import unlabelled
+from dataprep.dataset.views import address, viewed
 from dataprep.errors import UsageError
 from dataprep.messages import counted
 from dataprep.storage import absolute, open_storage
@@ -149,11 +150,16 @@ def open_data(
     if data_path.endswith(MIXTURE_SUFFIX):
         guard(data_path, region_policy)
         return _mixed(data_path, region_policy)
-    data_path = url_to_read(data_path, region_policy)
+    named, view = address(data_path)
+    data_path = url_to_read(named, region_policy)
     guard(data_path, region_policy)
     url, index = absolute(data_path), ""
     storage = with_deadline(open_storage(url), DEADLINE_S)
     manifest = None if index_dir else read_manifest(storage)
+    if view:
+        if manifest is None:
+            raise no_dataset(storage)
+        manifest, url = viewed(open_storage(named), manifest, view), f"{absolute(named)}@{view}"
     if manifest is None:
         index, _ = indexed(storage, index_dir)
         manifest = read_manifest(with_deadline(open_storage(index), DEADLINE_S))

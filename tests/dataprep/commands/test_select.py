@@ -4,8 +4,11 @@ import json
 
 import pytest
 
+from dataprep import select as dataprep_select
+from loaders.config import LoaderConfig
 from tests.support.builds import dataprep, succeeds
 from tests.support.own_data import class_folders
+from train.batches.data import open_data
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +53,18 @@ def test_a_view_is_made_again_as_it_was_asked_for(shards):
     refused = dataprep("select", shards, "--name", "again", "--refresh", "--sample", "0.5")
     assert (refused.returncode, "--refresh" in refused.stderr) == (2, True)
     assert "nothing is chosen" in dataprep("select", shards, "--name", "again").stderr
+
+
+def test_a_view_is_measured_and_trained_on(shards):
+    """`open_data` is what every training program finds its data with."""
+    view = dataprep_select(shards, name="trained", sample=0.5, overwrite=True)
+    words = ["--batches", "1", "--rounds", "1", "--batch-size", "4", "--image-size", "32", "--workers", "1"]
+    assert json.loads(succeeds("bench", view.url, *words, "--json").stdout)["schema_version"]
+    data = open_data(view.url)
+    assert (data.url, data.images) == (view.url, view.samples)
+    assert sum(data.unlabelled.values()) == 0
+    with data.training_loader(LoaderConfig(batch_size=2, image_size=32)) as loader:
+        assert loader.order.num_samples == view.samples["train"]
 
 
 def test_a_view_converts_into_a_dataset_of_its_samples(shards, tmp_path):
