@@ -7,6 +7,7 @@ be read again for every image. So its rows are also kept on a disk, where each i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -42,8 +43,8 @@ MAX_INDEX_BYTES = 256 * 2**20
 """Memory for index entries: some 2.5 million samples with keys of 30 characters; all of ImageNet takes half of it."""
 ROW_BYTES = 100
 """Approximate memory of an entry, by which an index is too large for the memory or not."""
-SPARE = 0.05
-"""Share of a disk that the rows of indexes leave free."""
+SPARE_BYTES = 2 * 2**30
+"""What the rows of indexes leave free of a disk."""
 UNUSED_S = 30 * 86_400
 """Age at which rows that no process has opened are removed, seconds."""
 MAX_TEXT_BYTES = 1_000
@@ -244,7 +245,7 @@ class _Rows:
         shard_samples: Number of samples in each shard.
 
     Raises:
-        OSError: The folder cannot be used.
+        OSError: The folder cannot be used, or its disk is full.
     """
 
     def __init__(self, identity: str, shard_samples: Sequence[int]) -> None:
@@ -260,6 +261,8 @@ class _Rows:
         self._layout: _Layout | None = None
         for layout in self._layouts():
             self._open(layout)
+        if self._file is None and not self._has_room():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def put(self, shard: int, entries: ShardIndex) -> None:
         """Keep the rows of a shard, if the disk has room and no row is odd."""
@@ -278,8 +281,7 @@ class _Rows:
                 rows[str(number)] = column
             rows["text"] = texts
             rows["sum"] = _sums(rows)
-            disk = os.fstatvfs(file)
-            if disk.f_bavail > SPARE * disk.f_blocks:
+            if self._has_room():
                 os.pwrite(file, rows.tobytes(), self._starts[shard] * dtype.itemsize)
                 self._known.add(shard)
 
@@ -310,6 +312,10 @@ class _Rows:
         firsts = accumulate((length * each for length, each in zip(lengths, good, strict=True)), initial=0)
         self._known |= {piece.shard for piece, each in zip(pieces, good, strict=True) if each}
         return [Found(entries, first) if each else None for first, each in zip(firsts, good, strict=False)]
+
+    def _has_room(self) -> bool:
+        disk = os.fstatvfs(self._folder)
+        return disk.f_bavail * disk.f_frsize > SPARE_BYTES
 
     def _layouts(self) -> list[_Layout]:
         """Return the layouts of this index's files, and remove files that were not used for long."""

@@ -103,6 +103,7 @@ def values_of(entries):
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("loaders.fetch.index.SPARE_BYTES", 0)  # the disk of the tests may be full
     return tmp_path / "cache/dataprep/index"
 
 
@@ -113,6 +114,7 @@ def test_rows_on_the_disk_are_the_entries_that_were_put(shards, data):
     places = [(shard, sample) for shard, count in enumerate(counts) for sample in range(count)]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", folder)
+        patch.setattr("loaders.fetch.index.SPARE_BYTES", 0)
         rows = _Rows("index", counts)
         assert rows.get([Piece(0, 0, 1, 0)]) == [None]
         for shard in data.draw(st.permutations(range(len(shards)))):
@@ -198,6 +200,20 @@ def test_an_index_larger_than_memory_that_no_disk_keeps_is_said(dataset, tmp_pat
     with pytest.warns(UserWarning, match=r"cannot be kept in .*file/dataprep \(Not a directory\).* set XDG_CACHE_HOME"):
         entries, entry = rows.find(Piece(1, 2, 3, 0))
     assert entries.key(entry) == rows.shard(1).key(2)
+
+
+def test_a_full_disk_gets_no_rows_and_gives_those_it_has(dataset, cache, monkeypatch):
+    storage = open_storage(str(dataset("webdataset")))
+    split_rows(storage, max_bytes=1).load(0)
+    monkeypatch.setattr("loaders.fetch.index.SPARE_BYTES", 2**63)
+    rows, places = split_rows(storage, max_bytes=1), [Piece(0, 0, 1, 0), Piece(1, 0, 1, 0)]
+    for shard in (0, 1):
+        rows.load(shard)
+    assert list(rows.known(places)) == places[:1]
+    (path,) = cache.glob("*.rows")
+    path.unlink()
+    with pytest.warns(UserWarning, match=r"cannot be kept in .*cache/dataprep \(No space left on device\)"):
+        split_rows(storage, max_bytes=1).load(0)
 
 
 def test_shards_are_read_lazily_and_once_by_many_threads(dataset):
