@@ -175,6 +175,7 @@ BENCH_grain = grain_sources.py --images 1000 --rounds 3
 BENCH_packs = packs.py
 BENCH_resume = resume.py --loaders dataprep LanceDB "datasets streaming" --picture docs/resume.png
 BENCH_scale = scale.py
+BENCH_index-rows = index_rows.py
 bench-%:
 	@test -n '$(BENCH_$*)' || { echo "no table $*; there are: $(patsubst BENCH_%,%,$(filter BENCH_%,$(.VARIABLES)))"; exit 1; }
 	$(BIN)/python benchmarks/$(BENCH_$*) --json benchmarks/results/$*.json $(OPTIONS)

@@ -267,6 +267,20 @@ def resume_outcome(change: dict[str, Any]) -> tuple[str, str]:
     return "wrong", ", ".join(f"{what} {count:,}" for what, count in counts.items() if count)
 
 
+def index_rows_table(document: dict[str, Any]) -> list[str]:
+    """Return images/s and processor time with rows of the index in memory, on the disk and nowhere, with ratios."""
+    fits = {key: [each[key] for each in document["rounds"]["in memory"]] for key in ("images_per_s", "cpu_ms")}
+    lines = []
+    for name, rounds in document["rounds"].items():
+        cells = [name]
+        for key, digits in (("images_per_s", 0), ("cpu_ms", 2)):
+            figures = [each[key] for each in rounds]
+            ratio = statistics.median(figures) / statistics.median(fits[key])
+            cells.append("{} ({})".format(*_middle_and_range(figures, digits)) + f", {ratio:.2f} times")
+        lines.append(cells)
+    return _table(["`index_rows.py`", "images/s", "CPU ms/image"], lines)
+
+
 def joined(before: dict[str, Any], document: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """Return a document with the rows of an earlier run of the same contest for the loaders that it does not have.
 
@@ -440,6 +454,7 @@ TABLES = {
     "engines": engines_table,
     "formats": formats_table,
     "grain": grain_table,
+    "index-rows": index_rows_table,
     "laion": laion_table,
     "many-objects": many_objects_table,
     "own-data": own_data_table,

@@ -212,3 +212,13 @@ def test_each_large_index_is_opened_and_read(tmp_path: Path) -> None:
     document = json.loads((tmp_path / "out.json").read_text())
     assert [row["index"] for row in document["table"]] == ["parts", "small dataset"]
     assert all(row["open_s"] > 0 and row["shard_cpu_ms"] > 0 for row in document["table"])
+
+
+def test_rows_of_an_index_are_found_in_memory_on_the_disk_and_nowhere(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks/index_rows.py", "--rows", "500", "--taken", "256", "--rounds", "1"]
+    more = ["--no-warm-up", "--work", tmp_path, "--json", tmp_path / "out.json"]
+    done = subprocess.run([*command, *more], check=True, capture_output=True, text=True)
+    rounds = json.loads((tmp_path / "out.json").read_text())["rounds"]
+    assert list(rounds) == ["in memory", "on the disk", "nowhere"]
+    assert all(each["images_per_s"] > 0 and each["cpu_ms"] > 0 for found in rounds.values() for each in found)
+    assert done.stdout.count("times |") == len(rounds)
