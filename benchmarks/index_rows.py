@@ -2,9 +2,9 @@
 
     python benchmarks/index_rows.py --json index_rows.json
 
-Datasets whose neighbours may have the same class are read so. `in memory` has an index that fits; `on the disk` has
-rows that do not, each shard of which was read once before; `nowhere` may keep them on no disk. All shards are links to
-one file, which the page cache holds: reading costs nothing but processor time.
+Datasets whose neighbours may have the same class are read so. `in memory` has an index that fits, of as many shards;
+`on the disk` has rows that do not, each shard of which was read once before; `nowhere` may keep them on no disk. All
+shards are links to one file, which the page cache holds: reading costs nothing but processor time.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ FULL_ROWS, FULL_BYTES = 400_000_000, 256 * 2**20
 BATCH = 256
 
 
-def write_dataset(folder: Path, rows: int) -> None:
+def write_dataset(folder: Path, shards: int, shard_rows: int) -> None:
     """Write a dataset whose shards are links to one file of images."""
     import numpy as np
     import pyarrow.parquet as pq
     from PIL import Image
 
     large_index.IMAGE_BYTES = IMAGE_BYTES
-    large_index.write_dataset(folder, max(1, rows // large_index.SHARD_ROWS), min(rows, large_index.SHARD_ROWS))
+    large_index.write_dataset(folder, shards, shard_rows)
     noise = np.random.default_rng(large_index.SEED).normal(128, 50, (64, 64, 3)).clip(0, 255).astype(np.uint8)
     file = BytesIO()
     Image.fromarray(noise).resize((256, 256), Image.Resampling.BICUBIC).save(file, "JPEG", quality=65)
@@ -93,8 +93,9 @@ def main() -> None:
         print(json.dumps(measure(url, int(max_bytes), int(images), fills)))
         return
     with work_folder(options, "index-rows") as work:
-        write_dataset(work / "large", options.rows)
-        write_dataset(work / "fits", min(FITTING_ROWS, options.rows))
+        shards = max(1, options.rows // large_index.SHARD_ROWS)
+        write_dataset(work / "large", shards, options.rows // shards)
+        write_dataset(work / "fits", shards, min(FITTING_ROWS, options.rows) // shards)
 
         def loaded(name: str, max_bytes: int, images: int, cache: str) -> dict[str, float]:
             words = [str(work / name), str(max_bytes), str(images), "" if cache == os.devnull else "fill"]
