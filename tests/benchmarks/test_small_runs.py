@@ -215,7 +215,7 @@ def test_each_large_index_is_opened_and_read(tmp_path: Path) -> None:
 
 
 def test_rows_of_an_index_are_found_in_memory_on_the_disk_and_nowhere(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks/index_rows.py", "--rows", "500", "--taken", "256", "--rounds", "1"]
+    command = [sys.executable, ROOT / "benchmarks/index_rows.py", "--rows", "20000", "--taken", "256", "--rounds", "1"]
     more = ["--no-warm-up", "--work", tmp_path, "--json", tmp_path / "out.json"]
     done = subprocess.run([*command, *more], check=True, capture_output=True, text=True)
     rounds = json.loads((tmp_path / "out.json").read_text())["rounds"]
