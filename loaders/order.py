@@ -7,6 +7,7 @@
     windows                   w pieces of a stream at a time, whose samples are sorted by random words
     batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
     laps                      a pass is one lap of all shards; where some shards were known first, pass 0 is several
+    continued                 after a change of the dataset or view, first a lap for what is left of each pass
 
 So the set of every batch is the same for every W, and if W divides K, a rank reads each byte of its blocks once a pass.
 Evaluation takes every sample once, in the stored order. Rows inside a batch depend on W, so random draws for a sample
@@ -23,8 +24,8 @@ import math
 import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from numbers import Integral
@@ -45,6 +46,8 @@ HEDGED_SHARE = 1 / 32
 """Share of the prefetch budget reserved for hedged (duplicate) reads."""
 _PLANNED_SAMPLES = 256
 """Number of samples of a stream that are planned at once: a NumPy call costs as much as a hundred samples."""
+_BLOCKS_AT_ONCE = 2**16
+"""Number of blocks whose samples are counted at once."""
 _KEPT_LAPS = 2
 """Number of laps whose plans a lookup keeps: readers that run ahead are already in the next one."""
 _NAMED_DIVISORS = 8
@@ -79,7 +82,8 @@ class Pick(NamedTuple):
 
 
 class Lap(NamedTuple):
-    """Positions that are planned as a whole: a pass, or the part of pass 0 over shards that were known first."""
+    """Positions that are planned as a whole: a pass, the part of pass 0 over shards that were known first, or what an
+    earlier order left of a pass."""
 
     first: int
     """First global position."""
@@ -89,6 +93,19 @@ class Lap(NamedTuple):
     this_pass: int
     purpose: str
     """Prefix of the purposes of its random draws."""
+    members: bytes | None = None
+    """A bit for each sample of all shards, the lowest of a byte first: whether it is in the lap; None: all are."""
+
+
+class Epochs(NamedTuple):
+    """Epochs of one length, from one of them on."""
+
+    first: int
+    """Number of the first one."""
+    start: int
+    """Its first position."""
+    samples: int
+    """Positions in each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +132,14 @@ class Order:
     heads: tuple[int, ...] = ()
     """Ascending numbers of shards that were known first: pass 0 takes the first `heads[0]` shards before any other,
     then those up to `heads[1]`, and so on. So it begins in the same way whether or not the others are known."""
+    earlier: tuple[Epochs, ...] = ()
+    """Epochs of the orders that this one continues; see `continued`."""
+    left: tuple[Lap, ...] = ()
+    """What the last of them left of its epoch."""
+    first_epoch: int = 0
+    """First epoch of all samples."""
+    start: int = 0
+    """Its first position."""
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "samples_per_block", "passes", "num_streams", "window"):
@@ -142,12 +167,28 @@ class Order:
         """Number of positions until the samples end; None if they never end; only some mixtures do."""
         return None
 
+    @property
+    def all_epochs(self) -> tuple[Epochs, ...]:
+        """Epochs of this order and of those that it continues, the earliest first."""
+        return *self.earlier, Epochs(self.first_epoch, self.start, self.epoch_samples)
+
     def lap_at(self, position: int) -> Lap:
-        """Return the lap that a global position belongs to."""
+        """Return the lap that a global position belongs to.
+
+        Raises:
+            UsageError: The position is before those of an order that continues another.
+        """
+        if position < self.start:
+            for lap in self.left:
+                if lap.first <= position < lap.stop:
+                    return lap
+            raise UsageError(f"position {position:,} is of an earlier revision or view of the dataset")
         samples, shards = self.num_samples, len(self.shard_samples)
-        this_pass, in_pass = divmod(position, samples)
+        passes, in_pass = divmod(position - self.start, samples)
+        this_pass = self.first_epoch * self.passes + passes
         if not self.heads or this_pass:
-            return Lap(this_pass * samples, (this_pass + 1) * samples, 0, shards, this_pass, "load")
+            first = position - in_pass
+            return Lap(first, first + samples, 0, shards, this_pass, "load")
         stops = list(accumulate(self.shard_samples))
         cuts = [0, *(stops[head - 1] for head in self.heads), samples]
         number = bisect_right(cuts, in_pass) - 1
@@ -161,7 +202,19 @@ class Order:
         Raises:
             UsageError: There is no such epoch.
         """
-        return _checked(epoch) * self.epoch_samples // self.global_batch
+        return self.first_position(epoch) // self.global_batch
+
+    def first_position(self, epoch: int) -> int:
+        """Return an epoch's first position.
+
+        Raises:
+            UsageError: There is no such epoch.
+        """
+        epochs = self._epochs_of(epoch)
+        return epochs.start + (epoch - epochs.first) * epochs.samples
+
+    def _epochs_of(self, epoch: int) -> Epochs:
+        return next(each for each in reversed(self.all_epochs) if _checked(epoch) >= each.first)
 
     def steps(self, epoch: int) -> int:
         """Return the number of batches in an epoch, which may differ by one from epoch to epoch."""
@@ -178,11 +231,48 @@ class Order:
         Raises:
             UsageError: There is no such epoch.
         """
-        return _checked(epoch) * self.equal_steps
+        epochs = self._epochs_of(epoch)
+        start, steps = self._in_batches(epochs)
+        return start + (epoch - epochs.first) * steps
+
+    def equal_epoch_of(self, batch: int) -> int:
+        """Return the epoch that a batch belongs to if each epoch has `equal_steps` batches."""
+        epochs = next(each for each in reversed(self.all_epochs) if batch >= self._in_batches(each)[0])
+        start, steps = self._in_batches(epochs)
+        return epochs.first + (batch - start) // steps
+
+    def _in_batches(self, epochs: Epochs) -> tuple[int, int]:
+        """Return the first batch of epochs, and the batches of each, if all have the same number of batches."""
+        return -(-epochs.start // self.global_batch), -(-epochs.samples // self.global_batch)
 
     def epoch_of(self, batch: int) -> int:
         """Return the epoch that a batch belongs to."""
-        return ((batch + 1) * self.global_batch - 1) // self.epoch_samples
+        return self.epoch_at((batch + 1) * self.global_batch - 1)
+
+    def epoch_at(self, position: int) -> int:
+        """Return the epoch that a global position belongs to."""
+        epochs = self._epochs_with(position)
+        return epochs.first + (position - epochs.start) // epochs.samples
+
+    def epochs_done(self, position: int) -> float:
+        """Return the number of epochs before a global position, with its fraction."""
+        epochs = self._epochs_with(position)
+        return epochs.first + (position - epochs.start) / epochs.samples
+
+    def _epochs_with(self, position: int) -> Epochs:
+        return next(each for each in reversed(self.all_epochs) if position >= each.start)
+
+    def laps_left(self, position: int) -> list[Lap]:
+        """Return the laps that an epoch still has at a position: none at the beginning of one, else the lap that the
+        position is in and those after it."""
+        stop = self.start
+        if position >= stop:
+            stop = position + (self.start - position) % self.epoch_samples
+        laps: list[Lap] = []
+        while position < stop:
+            laps.append(self.lap_at(position))
+            position = laps[-1].stop
+        return laps
 
     def picks(self, batch: int, *, rank: int = 0, world_size: int = 1) -> Iterator[Pick]:
         """Yield one rank's samples from a batch on, without end.
@@ -314,6 +404,108 @@ def stored_picks(
         before += samples
 
 
+def continued(before: Order, position: int, order: Order, numbers: Callable[[int], NDArray[np.int64]]) -> Order:
+    """Return the order of a dataset or view that takes over from another one, in the middle of an epoch or not.
+
+    First comes what is left of the epoch, each sample once and permuted again; then epochs of all samples. An epoch of
+    which nothing has been delivered begins with all samples.
+
+    Memory: a bit a sample, and as much as a pass of the order while the rest of the epoch lasts; 400 million samples in
+    blocks of 70 take 96 MB. Only the windows that the position cuts are planned, not the positions before it.
+
+    Args:
+        before: Order of all positions before.
+        position: First position that it has not delivered.
+        order: Order of what is loaded from there on, as if it were the first one.
+        numbers: Returns for a shard of `before` the numbers that its samples have in the same shard of `order`, -1
+            where a sample is not in it, shape (samples,).
+    """
+    laps = before.laps_left(position)
+    passes = list(dict.fromkeys(lap.this_pass for lap in laps))
+    # All passes of an epoch after the one that the position cuts have the same samples.
+    sets = [[_Left(before, lap, position) for lap in laps if lap.this_pass == each] for each in passes[:2]]
+    packed = [_Packed() for _ in sets]
+    for shard, samples in enumerate(order.shard_samples):
+        places = numbers(shard) if shard < len(before.shard_samples) else np.empty(0, np.int64)
+        for members, lefts in zip(packed, sets, strict=True):
+            is_left = np.zeros(len(places), np.bool_)
+            for left in lefts:
+                left.mark(shard, is_left)
+            mask = np.zeros(samples, np.bool_)
+            mask[places[is_left & (places >= 0)]] = True
+            members.add(mask)
+    found, start, shards = list[Lap](), position, len(order.shard_samples)
+    counts_and_bits = [(members.count, members.bits()) for members in packed]
+    for number, this_pass in enumerate(passes):
+        count, bits = counts_and_bits[min(number, 1)]
+        if count:
+            found.append(Lap(start, start + count, 0, shards, this_pass, f"load/left/{position}", bits))
+            start += count
+    first_epoch = before.epoch_at(position) + bool(laps)
+    return replace(order, earlier=before.all_epochs, left=tuple(found), first_epoch=first_epoch, start=start)
+
+
+class _Packed:
+    """Masks one after the other as bits, the lowest of a byte first."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        """Number of bits that are set."""
+        self._parts: list[bytes] = []
+        self._rest = np.empty(0, np.bool_)
+
+    def add(self, mask: NDArray[np.bool_]) -> None:
+        self.count += int(mask.sum())
+        mask = np.concatenate([self._rest, mask])
+        whole = len(mask) // 8 * 8
+        self._parts.append(np.packbits(mask[:whole], bitorder="little").tobytes())
+        self._rest = mask[whole:]
+
+    def bits(self) -> bytes:
+        return b"".join([*self._parts, np.packbits(self._rest, bitorder="little").tobytes()])
+
+
+def _unpacked(bits: bytes, first: int, stop: int) -> NDArray[np.bool_]:
+    """Return the bits from `first` to `stop` as a mask."""
+    octets = np.frombuffer(bits, np.uint8)[first // 8 : -(-stop // 8)]
+    return np.unpackbits(octets, bitorder="little").view(np.bool_)[first % 8 :][: stop - first]
+
+
+class _Left:
+    """The samples that a lap delivers from a position on.
+
+    Memory: a byte a block, and the samples of the windows that the position cuts.
+    """
+
+    def __init__(self, order: Order, lap: Lap, position: int) -> None:
+        self._lap, self._blocks = lap, _blocks_of(order, lap)
+        self._is_left = np.full(len(self._blocks), position <= lap.first)
+        """Whether all of a block is left, by number."""
+        self._samples: dict[int, list[int]] = {}
+        """Other samples that are left, by shard."""
+        if position > lap.first:
+            layout = _LapLayout(order, lap)
+            for number in range(order.num_streams):
+                turn = max(0, -(-(position - lap.first - number) // order.num_streams))
+                samples, index = _Stream(layout, number, _Share(turn, 0, 1)).cut_at(turn)
+                numbers, others = layout.uncut(number, index)
+                self._is_left[numbers] = True
+                for shard, sample in samples + others:
+                    self._samples.setdefault(shard, []).append(sample)
+
+    def mark(self, shard: int, is_left: NDArray[np.bool_]) -> None:
+        """Mark which samples of a shard are left."""
+        lap = self._lap
+        if lap.first_shard <= shard < lap.stop_shard:
+            first, sizes = self._blocks.of_shard(shard - lap.first_shard)
+            found = np.repeat(self._is_left[first : first + len(sizes)], sizes)
+            if lap.members is not None:
+                start = self._blocks.first_samples[shard]
+                found &= _unpacked(lap.members, start, start + len(found))
+            found[self._samples.get(shard, [])] = True
+            is_left |= found
+
+
 class _Blocks:
     """All shards, cut into blocks of at most c samples by their counts alone; blocks are numbered shard after shard."""
 
@@ -321,6 +513,8 @@ class _Blocks:
         self._samples = shard_samples
         counts = [-(-samples // samples_per_block) for samples in shard_samples]
         self._first_block = [0, *accumulate(counts)]
+        self.first_samples = [0, *accumulate(shard_samples)]
+        """Number of the first sample of each shard among those of all shards."""
 
     def __len__(self) -> int:
         return self._first_block[-1]
@@ -342,6 +536,26 @@ class _Blocks:
         sizes: NDArray[np.int64] = (index + 1) * samples // of_shard - index * samples // of_shard
         return sizes.astype(np.int32)
 
+    def of_shard(self, shard: int) -> tuple[int, NDArray[np.int64]]:
+        """Return the number of a shard's first block, and the number of samples in each of its blocks."""
+        first, stop = self._first_block[shard : shard + 2]
+        return first, np.diff(np.arange(stop - first + 1) * self._samples[shard] // max(1, stop - first))
+
+    def members(self, bits: bytes) -> NDArray[np.int32]:
+        """Return the number of samples of every block whose bit is set, shape (blocks,)."""
+        sizes = self.sizes()
+        stops, found = np.cumsum(sizes, dtype=np.int64), np.empty_like(sizes)
+        for first in range(0, len(sizes), _BLOCKS_AT_ONCE):
+            part = slice(first, first + _BLOCKS_AT_ONCE)
+            starts = stops[part] - sizes[part]
+            mask = _unpacked(bits, int(starts[0]), int(stops[part][-1]))
+            found[part] = np.add.reduceat(mask, starts - starts[0], dtype=np.int32)
+        return found
+
+
+def _blocks_of(order: Order, lap: Lap) -> _Blocks:
+    return _blocks(order.shard_samples[lap.first_shard : lap.stop_shard], order.samples_per_block)
+
 
 @lru_cache(maxsize=2)
 def _blocks(shard_samples: tuple[int, ...], samples_per_block: int) -> _Blocks:
@@ -359,12 +573,12 @@ class _LapLayout:
 
     def __init__(self, order: Order, lap: Lap) -> None:
         self.order, self.lap = order, lap
-        self._blocks = _blocks(order.shard_samples[lap.first_shard : lap.stop_shard], order.samples_per_block)
-        shuffled = permutation(
-            len(self._blocks), seed=order.seed, purpose=f"{lap.purpose}/blocks", pass_index=lap.this_pass
-        )
-        self._numbers = shuffled.astype(np.int32)
-        self._sizes = self._blocks.sizes()[shuffled]
+        self._blocks = _blocks_of(order, lap)
+        sizes = self._blocks.sizes() if lap.members is None else self._blocks.members(lap.members)
+        numbers = np.flatnonzero(sizes).astype(np.int32)
+        shuffled = permutation(len(numbers), seed=order.seed, purpose=f"{lap.purpose}/blocks", pass_index=lap.this_pass)
+        self._numbers = numbers[shuffled]
+        self._sizes = sizes[self._numbers]
         stops = np.cumsum(self._sizes, dtype=np.int64)  # slot after each block
         # Streams are cut by slots, not by blocks: position p belongs to stream p % K for every p of the lap, so stream
         # k must have exactly as many samples as there are such positions, the first N % K streams one more than the
@@ -396,11 +610,28 @@ class _LapLayout:
         """Return one piece of a stream."""
         at = self._first[stream] + index
         shard, first, stop = self._blocks.block(int(self._numbers[at]))
-        if at == self._first[stream + 1]:
-            stop = first + self._cut[stream + 1]
-        if index == 0:
-            first += self._cut[stream]
-        return Piece(self.lap.first_shard + shard, first, stop, self.lap.this_pass)
+        before = self._cut[stream] if index == 0 else 0
+        after = self._cut[stream + 1] if at == self._first[stream + 1] else None
+        samples = self.samples(shard, first, stop)[before:after]
+        return Piece(self.lap.first_shard + shard, samples[0], samples[-1] + 1, self.lap.this_pass)
+
+    def samples(self, shard: int, first: int, stop: int) -> Sequence[int]:
+        """Return the numbers of the lap's samples among consecutive ones of a shard."""
+        if self.lap.members is None:
+            return range(first, stop)
+        start = self._blocks.first_samples[shard]
+        found: list[int] = (first + np.flatnonzero(_unpacked(self.lap.members, start + first, start + stop))).tolist()
+        return found
+
+    def uncut(self, stream: int, index: int) -> tuple[NDArray[np.int32], list[tuple[int, int]]]:
+        """Return the numbers of the complete blocks among a stream's pieces from one on, which is not the first; and
+        shard and number of each sample of the others."""
+        last = self.num_pieces(stream) - 1
+        samples: list[tuple[int, int]] = []
+        if index <= last and self._cut[stream + 1]:
+            shard, first, stop, _ = self.piece(stream, last)
+            samples = [(shard, sample) for sample in self.samples(shard, first, stop)]
+        return self._numbers[self._first[stream] + index : self._first[stream + 1]], samples
 
 
 class _Share(NamedTuple):
@@ -438,6 +669,13 @@ class _Stream:
         index, sample = self._samples[turn - self._start]
         return self._pieces[index], sample, self._counts[index]
 
+    def cut_at(self, turn: int) -> tuple[list[tuple[int, int]], int]:
+        """Return shard and number of each sample from the share's first turn to the end of the windows planned with
+        it, and the first piece of the windows after them."""
+        self._plan_next()
+        samples = [(self._pieces[index].shard, sample) for index, sample in self._samples[turn - self._start :]]
+        return samples, self._first_piece(self._next_window)
+
     def is_planned(self, turn: int) -> bool:
         """Whether a turn is among those that were planned last."""
         return self._start <= turn < self._start + len(self._samples)
@@ -452,7 +690,8 @@ class _Stream:
         while len(samples) < _PLANNED_SAMPLES and (first := self._first_piece(self._next_window)) < last:
             for index in range(first, min(self._first_piece(self._next_window + 1), last)):
                 piece = self._layout.piece(self._number, index)
-                samples += [(len(pieces), sample) for sample in range(piece.first, piece.stop)]
+                numbers = self._layout.samples(piece.shard, piece.first, piece.stop)
+                samples += [(len(pieces), sample) for sample in numbers]
                 pieces.append(piece)
             windows += [self._next_window] * (len(samples) - len(windows))
             self._next_window += 1

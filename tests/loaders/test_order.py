@@ -4,13 +4,15 @@ import hashlib
 import itertools
 import json
 
+import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from loaders.order import Lookup, Order, check_world, samples_per_block, stored_picks
-from tests.support.orders import reference
+from loaders.order import Lookup, Order, check_world, continued, samples_per_block, stored_picks
+from tests.support.living import Ledger
+from tests.support.orders import reference, reference_lap
 
 COUNTS = st.lists(st.integers(0, 40) | st.sampled_from([0, 1]), min_size=1, max_size=9).filter(any)
 SETTINGS = st.fixed_dictionaries(
@@ -149,6 +151,112 @@ def test_the_stored_order_goes_on_from_any_position(counts, step, at_once, data)
     assert found == [(position, piece.shard, sample) for position, piece, sample in whole[first::step]]
     for pick in picks:
         assert pick.of_piece == sum(other.piece == pick.piece for other in picks)
+
+
+class Living:
+    """A dataset whose samples are numbered for life, the view of it that is open, and the order of a run through it."""
+
+    def __init__(self, values, data):
+        self.values, self.draw, self.names = values, data.draw, itertools.count()
+        self.stored = [[next(self.names) for _ in range(samples)] for samples in values["shard_samples"]]
+        self.view, self.order, self.position = self.stored, Order(**values), 0
+        self.ledger = Ledger(itertools.chain(*self.view), self.order.passes)
+
+    def advance(self, batches):
+        """Deliver batches, each to another number of ranks, and look every sample up."""
+        lookup, size = Lookup(self.order), self.order.global_batch
+        worlds = [each for each in range(1, size + 1) if size % each == 0]
+        for _ in range(batches):
+            world_size, batch = self.draw(st.sampled_from(worlds)), self.position // size
+            ranks = [self.order.picks(batch, rank=rank, world_size=world_size) for rank in range(world_size)]
+            for pick in sorted(pick for rank in ranks for pick in itertools.islice(rank, size // world_size)):
+                assert pick.position == self.position
+                assert pick.piece.first <= pick.sample < pick.piece.stop
+                assert lookup.at(pick.position)[2] == pick.sample
+                self.ledger.take(self.view[pick.piece.shard][pick.sample])
+                self.position += 1
+
+    def change(self):
+        """Remove samples, add shards, and choose another view; the run goes on where it is."""
+
+        def some(samples):
+            chosen = self.draw(st.integers(0, 2**40 - 1))
+            return [each for place, each in enumerate(samples) if chosen >> place & 1]
+
+        before, more = self.view, self.draw(st.lists(st.integers(0, 9), max_size=3))
+        self.stored = [some(shard) for shard in self.stored] + [[next(self.names) for _ in range(n)] for n in more]
+        self.view = self.draw(st.sampled_from([self.stored, [some(shard) for shard in self.stored]]))
+        assume(any(self.view))
+        counts, at_once = tuple(map(len, self.view)), self.draw(st.integers(1, 9))
+
+        def numbers(shard):
+            places = {name: place for place, name in enumerate(self.view[shard])}
+            return np.array([places.get(name, -1) for name in before[shard]], np.int64)
+
+        order = Order(**self.values | {"shard_samples": counts, "samples_per_block": at_once})
+        self.order = continued(self.order, self.position, order, numbers)
+        self.ledger.change(itertools.chain(*self.view))
+
+
+@given(SETTINGS, st.lists(st.integers(0, 12), min_size=1, max_size=4), st.data())
+def test_an_epoch_goes_on_through_changes_with_each_sample_that_is_left_once(values, history, data):
+    run = Living(values, data)
+    for batches in history:
+        run.advance(batches)
+        run.change()
+    before = run.position
+    epoch = run.order.first_epoch
+    run.advance(-(-run.order.epoch_samples // run.order.global_batch) + 1)
+    assert run.order.epoch_at(run.order.start) == epoch
+    assert run.order.first_batch(epoch) == run.order.start // run.order.global_batch
+    for batch in range(before // run.order.global_batch, run.position // run.order.global_batch):
+        assert run.order.first_batch(run.order.epoch_of(batch)) <= batch
+        assert run.order.first_batch(run.order.epoch_of(batch) + 1) > batch
+        assert run.order.first_equal_batch(run.order.equal_epoch_of(batch)) <= batch
+
+
+@given(SETTINGS, st.integers(0, 9), st.data())
+def test_what_is_left_of_an_epoch_follows_the_rules(values, batches, data):
+    order = Order(**values)
+    position = batches * order.global_batch
+    left = [np.array([data.draw(st.booleans()) for _ in range(n)], np.bool_) for n in order.shard_samples]
+    assume(any(map(any, left)))
+    counts = tuple(int(each.sum()) for each in left)
+    later = continued(
+        order,
+        position,
+        Order(**values | {"shard_samples": counts}),
+        lambda shard: np.where(left[shard], np.cumsum(left[shard]) - 1, -1),
+    )
+    assume(later.left)
+    lap, found = later.left[0], {}
+    for pick in itertools.islice(later.every(1, position), later.start - position):
+        found.setdefault(later.lap_at(pick.position).first, []).append((pick.piece.shard, pick.sample))
+    assert len(set(found[lap.first])) == len(found[lap.first])
+    for lap in later.left:
+        samples = found[lap.first]
+        assert samples == reference_lap(later, lap.this_pass, lap.purpose, range(len(counts)), frozenset(samples))
+
+
+@given(SETTINGS, st.integers(1, 9), st.sampled_from([1, 2, 3, 6]))
+def test_a_rank_reads_a_piece_of_what_is_left_once(values, batches, world_size):
+    order = Order(**{**values, "global_batch": 12, "num_streams": 12})
+    later = continued(order, batches * 12, order, lambda shard: np.arange(order.shard_samples[shard]))
+    readers = {}
+    for rank in range(world_size):
+        for pick in later.every(world_size, batches * 12 + rank):
+            if pick.position >= later.start:
+                break
+            readers.setdefault((pick.piece, rank), []).append(pick)
+    assert len({piece for piece, _ in readers}) == len(readers)
+    assert all(pick.of_piece == len(picks) for picks in readers.values() for pick in picks)
+
+
+def test_an_order_that_continues_has_no_sample_of_the_one_before():
+    order = Order(shard_samples=(10, 10), seed=0, global_batch=4, samples_per_block=2)
+    later = continued(order, 8, order, lambda shard: np.arange(10))
+    with pytest.raises(UsageError, match="position 7 is of an earlier revision or view"):
+        later.lap_at(7)
 
 
 def test_the_order_equals_the_golden_vectors():

@@ -20,14 +20,18 @@ def reference_pass(order: Order, q: int) -> list[Sample]:
     return [sample for purpose, shards in laps for sample in reference_lap(order, q, purpose, shards)]
 
 
-def reference_lap(order: Order, q: int, purpose: str, shards: range) -> list[Sample]:
-    """Return the samples of some shards, in the order in which a pass takes them."""
+def reference_lap(
+    order: Order, q: int, purpose: str, shards: range, members: frozenset[Sample] | None = None
+) -> list[Sample]:
+    """Return the samples of some shards, in the order in which a pass takes them; all of them, or only the members."""
     blocks = []
     for shard in shards:
         samples = order.shard_samples[shard]
         of_shard = -(-samples // order.samples_per_block)
         for j in range(of_shard):
-            blocks.append([(shard, s) for s in range(j * samples // of_shard, (j + 1) * samples // of_shard)])
+            block = [(shard, s) for s in range(j * samples // of_shard, (j + 1) * samples // of_shard)]
+            blocks.append([sample for sample in block if members is None or sample in members])
+    blocks = [block for block in blocks if block]
     shuffled = permutation(len(blocks), seed=order.seed, purpose=f"{purpose}/blocks", pass_index=q)
     slots = [(number, sample) for number, b in enumerate(shuffled) for sample in blocks[b]]
     streams, at = [], 0
