@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from dataprep.arrays import NDArray, np
 from dataprep.dataset.adopted import (
@@ -22,6 +23,7 @@ from dataprep.dataset.adopted import (
     open_data,
     refuse_changed,
 )
+from dataprep.dataset.column_files import OpenedColumn, find_column, opened_column
 from dataprep.dataset.features import Features, Values, annotation_values
 from dataprep.dataset.manifest import no_dataset, read_manifest, refuse_other_sizes
 from dataprep.dataset.paths import HEAD_SPLIT
@@ -34,6 +36,7 @@ from dataprep.formats.imagefolder import annotations_of, metadata_file
 from dataprep.storage import absolute, open_storage
 from dataprep.storage.base import Storage, TooLargeError
 from dataprep.storage.local import LocalStorage
+from loaders.fetch.columns import ColumnIndex, mean_value_bytes
 from loaders.fetch.fetcher import Fetcher, FetchSettings, open_fetcher
 from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, SplitIndex, with_deadline
 
@@ -210,6 +213,8 @@ class Dataset:
     """What makes larger indexes of a folder whose images are not all known; only the loader itself has it."""
     view: OpenedView | None = field(default=None, kw_only=True)
     """The view whose samples are loaded; None: all samples."""
+    columns: Mapping[str, OpenedColumn] = field(default_factory=dict, kw_only=True)
+    """Columns that are loaded as fields, by name; each has values for all shards."""
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -248,9 +253,32 @@ class Dataset:
         """Passes over the stored samples in one epoch."""
         return self.split.repeats["count"] // self.split.repeats["stored"]
 
+    def with_columns(self, names: tuple[str, ...], deadline_s: float) -> Self:
+        """Return the dataset with the columns among these names of fields.
+
+        Raises:
+            UsageError: A column lacks values for shards of the split, because it is older than they are.
+        """
+        storage, found = with_deadline(self._index_storage, deadline_s), dict[str, OpenedColumn]()
+        for name in names:
+            if name in self.manifest.features:
+                continue
+            with suppress(UsageError):  # not a name that a column can have
+                if (known := find_column(storage, name)) is not None:
+                    found[name] = opened_column(storage, self.manifest, *known)
+        for column in found.values():
+            for number in column.lacking(self.split.name):
+                column.shard(self.split.name, number)
+        return replace(self, columns=found) if found else self
+
+    def column_bytes(self, name: str) -> float:
+        """Return the mean size of a column's values."""
+        return mean_value_bytes(self.columns[name], self.split)
+
     def check_fields(self, names: tuple[str, ...]) -> None:
         """Raise UsageError if the dataset cannot have fields of these names."""
-        check_fields(self.manifest.format, names, self.manifest.features)
+        if stored := self.stored_fields(names):
+            check_fields(self.manifest.format, stored, self.manifest.features)
 
     def check_stored_fields(self, names: tuple[str, ...], index: SplitIndex, deadline_s: float) -> None:
         """Raise UsageError if the samples have no fields of these names; a record may be read for this.
@@ -260,11 +288,12 @@ class Dataset:
             index: Index of the split.
             deadline_s: Seconds without an answer from the bucket after which reading fails.
         """
-        check_stored_fields(with_deadline(self.storage, deadline_s), self.manifest, self.split, index, names)
+        storage, stored = with_deadline(self.storage, deadline_s), self.stored_fields(names)
+        check_stored_fields(storage, self.manifest, self.split, index, stored)
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the fields of a loader that are stored with the images: all of them, except in a mixture."""
-        return names
+        """Return the fields of a loader that are stored with the images: all except columns."""
+        return tuple(name for name in names if name not in self.columns)
 
     def open_index(self, deadline_s: float, max_bytes: int = MAX_INDEX_BYTES) -> SplitIndex:
         """Open a reader of the split's index; a loader opens one and shares it.
@@ -275,13 +304,17 @@ class Dataset:
         """
         return SplitIndex(self._index_storage, self.manifest, self.split, max_bytes=max_bytes, deadline_s=deadline_s)
 
+    def open_column(self, name: str, deadline_s: float) -> SplitIndex:
+        """Open a reader of the places of a column's values."""
+        return ColumnIndex(self._index_storage, self.columns[name], self.manifest, self.split, deadline_s)
+
     def url_of(self, shard: int, file: str) -> str:
         """Return the URL of a file that belongs to a shard."""
         return self.storage.url_of(file)
 
     def open_fetcher(self, index: SplitIndex, settings: FetchSettings) -> Fetcher:
-        """Start a fetcher for the samples of the split."""
-        return open_fetcher(self.storage, index, settings)
+        """Start a fetcher for the samples of the split, or for a column's values with the index of `open_column`."""
+        return open_fetcher(index.values or self.storage, index, settings)
 
     def open_fields(self, names: tuple[str, ...]) -> FieldReader:
         """Open a reader of fields that are stored with each image, such as a caption.

@@ -56,7 +56,7 @@ class _GrainBatch(TypedDict):
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample."""
     keys: list[str]
-    fields: NotRequired[dict[str, list[Any]]]
+    fields: NotRequired[dict[str, list[Any] | NDArray[Any]]]
     views: NotRequired[list[RowView | None]]
 
 

@@ -17,10 +17,19 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from dataprep.arrays import np
+from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
-from loaders.engine.batch import Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups, rows_per_part
+from loaders.engine.batch import (
+    Batch,
+    LoaderState,
+    PackBatch,
+    ViewBatch,
+    arrays_of,
+    fields_of,
+    image_groups,
+    rows_per_part,
+)
 from loaders.loader import Loader
 
 if TYPE_CHECKING:
@@ -31,7 +40,7 @@ __all__ = ["JaxBatch", "JaxPackBatch", "JaxViewBatch", "device_batches", "host_r
 
 @dataclass(frozen=True, slots=True)
 class JaxBatch:
-    """The global batch of one step; keys and fields, which no device can hold, are only this process's."""
+    """The global batch of one step; keys and other lists, which no device can hold, are only this process's."""
 
     images: jax.Array
     """(B, H, W, C), uint8, 0..255."""
@@ -41,8 +50,9 @@ class JaxBatch:
     """(B,), bool; False where a row holds no sample."""
     keys: list[str]
     """Keys of the N rows on this process's devices, in the order of the rows."""
-    fields: dict[str, list[Any]]
-    """Fields of the same rows."""
+    fields: dict[str, list[Any] | NDArray[Any] | jax.Array]
+    """An array of the global batch for a column of arrays; for other fields, and columns of 64 bits, which JAX would
+    cut to 32, those of the same rows."""
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch even if later ones are on devices."""
     views: list[RowView | None] | None = None
@@ -136,12 +146,16 @@ def _on_devices(sharding: jax.sharding.NamedSharding, global_rows: int, batch: B
 
     arrays = {}
     for name, local in arrays_of(batch).items():
+        if name.startswith("fields/") and local.itemsize == np.dtype(np.int64).itemsize:
+            continue
         if local.dtype == np.int64:
             local = local.astype(np.int32)  # JAX has no int64 unless jax_enable_x64 is set
         shape = (global_rows, *local.shape[1:])
         arrays[name] = jax.make_array_from_process_local_data(sharding, local, shape)
+    fields = fields_of(batch, arrays)
     if isinstance(batch, ViewBatch):
         images, labels, mask = image_groups(arrays), arrays["labels"], arrays["mask"]
-        return JaxViewBatch(images, labels, mask, batch.keys, batch.fields, batch.state)
+        return JaxViewBatch(images, labels, mask, batch.keys, fields, batch.state)
     kind = JaxPackBatch if isinstance(batch, PackBatch) else JaxBatch
-    return kind(**arrays, keys=batch.keys, fields=batch.fields, state=batch.state, views=batch.views)
+    others = {name: array for name, array in arrays.items() if not name.startswith("fields/")}
+    return kind(**others, keys=batch.keys, fields=fields, state=batch.state, views=batch.views)

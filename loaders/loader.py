@@ -23,6 +23,7 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, Unpack, cast, runtime_checkable
 
+from dataprep.arrays import np
 from dataprep.dataset.documents import differences
 from dataprep.errors import UsageError
 from dataprep.messages import counted, quoted
@@ -255,6 +256,8 @@ class Loader:
             raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
         if bool(config.view_groups) != isinstance(self, ViewLoader):
             raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
+        if config.fields:
+            dataset = dataset.with_columns(config.fields, config.deadline_s)
         self.dataset, self.config, self._growth = dataset, config, dataset.growth
         if config.fields:
             self._check_fields(dataset.check_fields)
@@ -596,7 +599,8 @@ class Loader:
         if not self.dataset.is_local:
             sharers = max(1, self.config.processes)  # each worker process fetches for itself
             budget = self.config.prefetch_bytes // sharers
-            check_budget(self._known, self.config.world_size * sharers, self.index.mean_image_bytes(), budget)
+            sample_bytes = self.index.mean_image_bytes() + sum(map(self.dataset.column_bytes, self.dataset.columns))
+            check_budget(self._known, self.config.world_size * sharers, sample_bytes, budget)
 
     def _warn_of_large_batch(self) -> None:
         """Warn on the first rank if the split has fewer images than a batch, so that batches repeat images."""
@@ -702,12 +706,16 @@ def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
     layout, num_rows = rows.layout, len(rows.images)
     if layout is None or rows.grids is None:
         raise UsageError("this loader yields square images, expected packs; open it with `open_packs`")
+    fields = {
+        name: each.reshape(num_rows, -1, *each.shape[1:]) if isinstance(each, np.ndarray) else each
+        for name, each in rows.fields.items()
+    }
     return PackBatch(
         rows.images,
         rows.labels.reshape(num_rows, -1),
         rows.keys,
         rows.mask.reshape(num_rows, -1),
-        rows.fields,
+        fields,
         state,
         segments=layout.segments_RT,
         positions=layout.positions_RT2,

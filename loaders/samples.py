@@ -236,6 +236,7 @@ class Opened:
 
     def __init__(self, loader: Loader, images: Images) -> None:
         self._config, self._index, self._images = loader.config, loader.index, images
+        self._columns = loader.dataset.columns
         kind = Pipeline if images == "decoded" else _EncodedPipeline
         self.pipeline = kind(loader.dataset, loader.index, loader.config, Stats())
         self._stops = list(accumulate(loader.order.shard_samples))
@@ -248,7 +249,8 @@ class Opened:
         """Return samples; None asks for a row without one."""
         decoded = self._images == "decoded"
         size = self._config.image_size if decoded else 0
-        rows = empty_rows(np.empty((len(asked), size, size, 3), np.uint8), self._config, len(asked))
+        images = np.empty((len(asked), size, size, 3), np.uint8)
+        rows = empty_rows(images, self._config, self._columns, len(asked))
         if not decoded:
             rows = _EncodedRows(rows.images, rows.labels, rows.mask, rows.keys, rows.fields, encoded=[b""] * len(asked))
         picks = self._picks(asked)

@@ -37,7 +37,7 @@ class _Element(TypedDict):
     labels: NDArray[np.int64]
     mask: NDArray[np.bool_]
     keys: list[str]
-    fields: dict[str, list[str | bytes]]
+    fields: dict[str, list[str | bytes] | NDArray[Any]]
     state: str
     """JSON."""
     views: NotRequired[list[str]]
@@ -52,11 +52,12 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     """Return the loader's batches, from its current position on; use one iterator at a time.
 
     The elements are dictionaries: `images` NHWC, uint8, 0..255; `labels` (N,) int64, -1 where an image has no label;
-    `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, each (N,) string, empty if a
-    sample lacks it, JSON if it is neither text nor bytes; `state`, JSON for the loader's `load_state_dict`, to continue
-    afterwards; `views` (N,) string, with the setting of this name: JSON of an image's crop, scale and flip. From a
-    `ViewLoader`, `images` is a tuple, NVHWC for each group of views. tf.data runs ahead and cannot say how far. After
-    leaving an iterator before its end, give the state of the last batch that you used to the loader.
+    `mask` (N,) bool, False where a row holds no sample; `keys` (N,) string; `fields`, an array (N, ...) for a column of
+    arrays, else (N,) string, empty if a sample lacks it, JSON if it is neither text nor bytes; `state`, JSON for the
+    loader's `load_state_dict`, to continue afterwards; `views` (N,) string, with the setting of this name: JSON of an
+    image's crop, scale and flip. From a `ViewLoader`, `images` is a tuple, NVHWC for each group of views. tf.data runs
+    ahead and cannot say how far. After leaving an iterator before its end, give the state of the last batch that
+    you used to the loader.
 
     Args:
         loader: Loader of this process.
@@ -73,12 +74,14 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
         raise UsageError("loaders.tf has no packs; iterate over the loader itself, or use loaders.jax or loaders.torch")
     rows = (config.rows,)
     groups = tuple(tf.TensorSpec(each.shape, tf.uint8) for each in spans(config.view_groups, config.rows))
+    types = {name: column.type for name, column in loader.dataset.columns.items() if not column.type.is_free}
+    columns = {name: tf.TensorSpec((*rows, *kind.shape), kind.dtype) for name, kind in types.items()}
     signature = {
         "images": groups or tf.TensorSpec(image_shape(config), tf.uint8),
         "labels": tf.TensorSpec(rows, tf.int64),
         "mask": tf.TensorSpec(rows, tf.bool),
         "keys": tf.TensorSpec(rows, tf.string),
-        "fields": {name: tf.TensorSpec(rows, tf.string) for name in config.fields},
+        "fields": {name: tf.TensorSpec(rows, tf.string) for name in config.fields} | columns,
         "state": tf.TensorSpec((), tf.string),
     }
     if config.views:
@@ -123,7 +126,10 @@ def _element(batch: Batch) -> _Element:
         "labels": batch.labels,
         "mask": batch.mask,
         "keys": batch.keys,
-        "fields": {name: [_text(value) for value in values] for name, values in batch.fields.items()},
+        "fields": {
+            name: values if isinstance(values, np.ndarray) else [_text(value) for value in values]
+            for name, values in batch.fields.items()
+        },
         "state": json.dumps(batch.state),
     }
     if batch.views is not None:

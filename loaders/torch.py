@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
-from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, image_groups
+from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, fields_of, image_groups
 from loaders.loader import Loader
 from loaders.samples import PADDING, Asked, Opened, Sample, Samples, Steps
 
@@ -59,7 +59,8 @@ class TorchBatch:
     mask: torch.Tensor
     """(N,), bool; False where a row holds no sample."""
     keys: list[str]
-    fields: dict[str, list[Any]]
+    fields: dict[str, list[Any] | NDArray[Any] | torch.Tensor]
+    """As in `loaders.Batch`, with tensors instead of arrays."""
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None
@@ -71,9 +72,11 @@ class TorchBatch:
         return replace(self, **moved)
 
     def _moved(self, part: Any, device: torch.device | str, non_blocking: bool) -> Any:
-        """Return a part on a device if it is a tensor or a tuple of tensors, and other parts as they are."""
+        """Return a part on a device if it is a tensor or, in a tuple or as fields, has some, and others as they are."""
         if isinstance(part, torch.Tensor):
             return part.to(device, non_blocking=non_blocking)
+        if part is self.fields:
+            return {name: self._moved(each, device, non_blocking) for name, each in part.items()}
         return tuple(self._moved(each, device, non_blocking) for each in part) if isinstance(part, tuple) else part
 
 
@@ -235,7 +238,7 @@ def _tensors(batch: Batch) -> dict[str, torch.Tensor]:
 
 def _torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch:
     """Return a batch with tensors instead of arrays: a `TorchPackBatch` for packs, a `TorchViewBatch` for views."""
-    others = batch.keys, batch.fields, batch.state, batch.views
+    others = batch.keys, fields_of(batch, arrays), batch.state, batch.views
     if isinstance(batch, ViewBatch):
         return TorchViewBatch(image_groups(arrays), arrays["labels"], arrays["mask"], *others)
     images, labels, mask = (arrays[name] for name in ARRAYS)

@@ -130,7 +130,7 @@ def _input_sharding(loader: Loader, mesh: Mesh, axis: str | tuple[str, ...]) -> 
     return {
         # minibatch: each process delivers its own rows. With one process, torch_xla refuses it for a mesh of two axes.
         name: ShardingSpec(mesh, (axes, *[None] * (dimensions - 1)), minibatch=loader.config.world_size > 1)
-        for name, dimensions in array_dimensions(loader.config).items()
+        for name, dimensions in array_dimensions(loader.config, loader.dataset.columns).items()
     }
 
 

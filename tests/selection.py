@@ -66,6 +66,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/loaders/bench": ("loaders/bench/", "loaders/engine/"),
     "tests/loaders/decode": LOADERS,
     "tests/loaders/diagnosis": ("loaders/diagnosis/", "loaders/metrics/"),
+    "tests/loaders/fetch/test_columns.py::test_columns_of_arrays_go_to_devices_and_others_stay_lists": LOADERS,
     "tests/loaders/fetch/test_plain.py": (*LOADERS, "dataprep/adoption/"),
     "tests/loaders/metrics": ("loaders/metrics/", "loaders/engine/", "loaders/loader.py"),
     "tests/loaders/mixtures": LOADERS,

@@ -93,7 +93,8 @@ def fetch_rate_alone(
     alone = config
     if not storage.is_local and config.processes:
         alone = replace(config, processes=0, reads_in_flight=reads_in_flight(storage, config))
-    with open_fetcher(storage, index, fetch_settings(alone, whole_records=bool(config.fields))) as fetcher:
+    settings = fetch_settings(alone, whole_records=bool(dataset.stored_fields(config.fields)))
+    with open_fetcher(storage, index, settings) as fetcher:
         arrivals = _arrivals(fetcher, index, _batches(loader, config), config)
         images = _warm_up(arrivals, config, keep, seconds)
         taken = num_bytes = 0
@@ -133,7 +134,8 @@ def fetch_all_once(loader: Loader, config: LoaderConfig, limit_s: float = math.i
     storage, index = loader.dataset.storage, loader.index
     batches = _batches(loader, replace(config, rank=0, world_size=1))
     until_s, taken = time.monotonic() + limit_s, 0
-    with open_fetcher(storage, index, fetch_settings(config, whole_records=bool(config.fields))) as fetcher:
+    settings = fetch_settings(config, whole_records=bool(loader.dataset.stored_fields(config.fields)))
+    with open_fetcher(storage, index, settings) as fetcher:
         arrivals = _arrivals(fetcher, index, batches, config)
         while taken < loader.order.num_samples and time.monotonic() < until_s:
             taken += len(next(arrivals))

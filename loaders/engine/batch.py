@@ -16,6 +16,7 @@ from loaders.config import LoaderConfig
 from loaders.order import Order, Pick, stored_picks
 
 if TYPE_CHECKING:
+    from dataprep.dataset.column_files import OpenedColumn
     from loaders.decode.crop import RowView
 
 T = TypeVar("T")
@@ -57,9 +58,9 @@ class Batch:
     """Name of each image, unique in the split of its dataset; empty in the tail of an evaluation."""
     mask: NDArray[np.bool_]
     """(rows,); False where a row holds no sample: the tail of an evaluation, or an image that was skipped."""
-    fields: dict[str, list[Any]]
+    fields: dict[str, list[Any] | NDArray[Any]]
     """Values of the fields that the setting `fields` names, one for each row, or the `transform`'s results for them;
-    None in the tail of an evaluation."""
+    None in the tail of an evaluation. A column of numbers or arrays of one shape is an array (rows, ...), 0 there."""
     state: LoaderState
     """State for `load_state_dict`, which continues after this batch."""
     views: list[RowView | None] | None = None
@@ -78,8 +79,9 @@ class PackBatch(Batch):
 
     The images of a row follow each other, each row by row of its own grid, and padding is at the end of the row.
     Shapes: R rows of this rank, T = `packs.tokens` tokens, M = `packs.images` images in a row. `images` are patches,
-    (R, T, patch * patch * 3): the pixels of each row by row, 0 in padding. `labels` and `mask` are (R, M); keys and
-    fields have an entry for each image, row by row: image m of row r is `keys[r * M + m]`.
+    (R, T, patch * patch * 3): the pixels of each row by row, 0 in padding. `labels`, `mask` and fields that are arrays
+    are (R, M, ...); keys and other fields have an entry for each image, row by row: image m of row r is
+    `keys[r * M + m]`.
     """
 
     segments: NDArray[np.int32]
@@ -102,24 +104,34 @@ class ViewBatch(Batch):
 
 
 def arrays_of(batch: Batch) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a batch by name, for adapters; several groups of views are `images/0` and so on."""
+    """Return the arrays of a batch by name, for adapters; groups of views are `images/0` and so on, and columns of
+    arrays `fields/<name>`."""
+    fields = {f"fields/{name}": each for name, each in batch.fields.items() if isinstance(each, np.ndarray)}
     if isinstance(batch, ViewBatch):
         images = {f"images/{number}": group for number, group in enumerate(batch.images)}
-        return images | {name: getattr(batch, name) for name in ARRAYS if name != "images"}
-    return {name: getattr(batch, name) for name in (PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS)}
+        return images | {name: getattr(batch, name) for name in ARRAYS if name != "images"} | fields
+    return {name: getattr(batch, name) for name in (PACK_ARRAYS if isinstance(batch, PackBatch) else ARRAYS)} | fields
 
 
 def image_groups(arrays: Mapping[str, T]) -> tuple[T, ...]:
     """Return the groups of views among the arrays of a `ViewBatch`, or what an adapter made from them."""
-    return tuple(arrays[f"images/{number}"] for number in range(len(arrays) - len(ARRAYS) + 1))
+    return tuple(array for name, array in arrays.items() if name.startswith("images/"))
 
 
-def array_dimensions(config: LoaderConfig) -> dict[str, int]:
+def fields_of(batch: Batch, arrays: Mapping[str, T]) -> dict[str, list[Any] | NDArray[Any] | T]:
+    """Return the fields of a batch, with what an adapter made from those that are arrays."""
+    return {name: arrays.get(f"fields/{name}", values) for name, values in batch.fields.items()}
+
+
+def array_dimensions(config: LoaderConfig, columns: Mapping[str, OpenedColumn]) -> dict[str, int]:
     """Return the names of the arrays of a loader's batches, as `arrays_of` has them, with their dimensions."""
+    rows = 1 if config.packs is None else len(("rows", "images"))
+    types = {f"fields/{name}": column.type for name, column in columns.items()}
+    fields = {name: rows + len(kind.shape) for name, kind in types.items() if not kind.is_free}
     if config.view_groups:
         groups = {f"images/{number}": 5 for number in range(len(config.view_groups))}
-        return groups | {name: dimensions for name, dimensions in ARRAYS.items() if name != "images"}
-    return ARRAYS if config.packs is None else PACK_ARRAYS
+        return groups | {name: dimensions for name, dimensions in ARRAYS.items() if name != "images"} | fields
+    return (ARRAYS if config.packs is None else PACK_ARRAYS) | fields
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

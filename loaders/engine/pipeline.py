@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -46,11 +46,13 @@ from loaders.decode.crop import (
 from loaders.decode.decoders import cut_patches, image_of_patches, images_of_row, open_decoder
 from loaders.decode.seeding import SeededTransform, thread_time
 from loaders.engine.stats import Moment, Stats
-from loaders.fetch.fetcher import FetchSettings, Record, Ticket
+from loaders.fetch.columns import ValueEntries
+from loaders.fetch.fetcher import Fetcher, FetchSettings, Record, Ticket
 from loaders.order import Pick, Piece
 from loaders.packs import Layout, Packs, lay_out, plan_alone, plan_rows, starts_of
 
 if TYPE_CHECKING:
+    from dataprep.dataset.column_files import OpenedColumn
     from loaders.config import Transform
     from loaders.fetch.index import SplitIndex
 
@@ -257,7 +259,7 @@ class Rows:
     mask: NDArray[np.bool_]
     """False where the row holds no sample: the tail of an evaluation, or an image that could not be read."""
     keys: list[str]
-    fields: dict[str, list[Any]]
+    fields: dict[str, list[Any] | NDArray[Any]]
     views: list[RowView | None] | None = None
     """Crop, scale and flip of each image, if the loader delivers them."""
     skipped: Counter[str] = field(default_factory=Counter)
@@ -286,11 +288,16 @@ def finish(rows: Rows) -> Rows:
     return rows
 
 
-def empty_rows(images: NDArray[np.uint8], config: LoaderConfig, count: int | None = None) -> Rows:
+def empty_rows(
+    images: NDArray[np.uint8], config: LoaderConfig, columns: Mapping[str, OpenedColumn], count: int | None = None
+) -> Rows:
     """Return rows to be filled, all of them masked: `count` of them, by default as many as a batch has."""
     count = config.rows if count is None else count
     labels, mask = np.full(count, NO_LABEL, np.int64), np.zeros(count, np.bool_)
-    fields: dict[str, list[Any]] = {name: [None] * count for name in config.fields}
+    fields: dict[str, list[Any] | NDArray[Any]] = {name: [None] * count for name in config.fields}
+    for name, column in columns.items():
+        if not column.type.is_free:
+            fields[name] = np.zeros((count, *column.type.lengths), column.type.dtype)
     rows = Rows(images, labels, mask, [""] * count, fields, [None] * count if config.views else None)
     rows.grids = None if config.packs is None else np.zeros((count, 2), np.int32)
     rows.groups = _groups(images, config, count)
@@ -321,6 +328,25 @@ def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSetting
     )
 
 
+MIN_SHARE = 0.01
+"""Least share of the memory for what is fetched that a column has, as sizes of values differ."""
+
+
+def _shared_out(settings: FetchSettings, dataset: Dataset, index: SplitIndex) -> list[FetchSettings]:
+    """Return the fetch settings of the images and of each column: each has memory in proportion to its bytes."""
+    if not dataset.columns:
+        return [settings]
+    sizes = [index.mean_image_bytes(), *(dataset.column_bytes(name) for name in dataset.columns)]
+    sizes = [max(size, MIN_SHARE * sum(sizes)) for size in sizes]
+    shares = [max(1, int(settings.prefetch_bytes * size / sum(sizes))) for size in sizes]
+    # One that is told how many reads may be in flight is obeyed; by default each has as many, as images alone have.
+    threads = None if settings.threads is None else max(1, settings.threads // len(sizes))
+    return [
+        replace(settings, prefetch_bytes=share, threads=threads, whole_records=settings.whole_records and not at)
+        for at, share in enumerate(shares)
+    ]
+
+
 @dataclass(slots=True)
 class _Image:
     """One image on its way into its row."""
@@ -328,11 +354,21 @@ class _Image:
     row: int
     pick: Pick
     ticket: Ticket
+    values: list[Ticket]
+    """The sample's values of columns, in the order of the pipeline's."""
     data: bytes = b""
     height: int = 0
     width: int = 0
     place: Place | None = None
     """Place of its patches, with packs."""
+
+
+class _Column(NamedTuple):
+    """A column that is loaded as a field."""
+
+    name: str
+    places: SplitIndex
+    fetcher: Fetcher
 
 
 class Pipeline:
@@ -344,7 +380,12 @@ class Pipeline:
         stored = dataset.stored_fields(config.fields)
         self._fields = dataset.open_fields(stored) if stored else None
         self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
-        self._fetcher = dataset.open_fetcher(index, fetch_settings(config, whole_records=bool(stored)))
+        image, *columns = _shared_out(fetch_settings(config, whole_records=bool(stored)), dataset, index)
+        self._fetcher = dataset.open_fetcher(index, image)
+        self._columns = []
+        for name, settings in zip(dataset.columns, columns, strict=True):
+            places = dataset.open_column(name, config.deadline_s)
+            self._columns.append(_Column(name, places, dataset.open_fetcher(places, settings)))
         self.activity = Activity()
         self._decoding = Threads(config.num_threads, "loader-decode")
         self._lookups = Threads(0 if dataset.is_local else LOOKUPS_IN_FLIGHT, "loader-index")
@@ -358,8 +399,12 @@ class Pipeline:
         started_s = time.monotonic()
         self.activity.begin(lambda: self._planning(picks))
         if not self._dataset.is_local:
-            shards = self._fetcher.shards_needed(pick for _, pick in picks)
-            for lookup in [self._lookups.submit(partial(self._index.load, shard)) for shard in shards]:
+            lookups = [
+                self._lookups.submit(partial(index.load, shard))
+                for index, fetcher in self._read()
+                for shard in fetcher.shards_needed(pick for _, pick in picks)
+            ]
+            for lookup in lookups:
                 lookup.result()  # read concurrently here, so that the requests below need not wait
         self._fetcher.look_up([pick for _, pick in picks])
         places = self._places(picks, rows)
@@ -367,7 +412,7 @@ class Pipeline:
         futures = []
         for first in range(0, len(picks), self._chunk_rows):
             waited_s = time.monotonic()
-            chunk = [_Image(row, pick, self._fetcher.request(pick)) for row, pick in picks[first:][: self._chunk_rows]]
+            chunk = [self._requested(row, pick) for row, pick in picks[first:][: self._chunk_rows]]
             for image, place in zip(chunk, places[first:], strict=False):
                 image.place = place
             self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
@@ -386,19 +431,33 @@ class Pipeline:
             rows: Rows that receive the image.
             requesting: Lock that all callers share; it is held while the bytes are requested, not until they arrive.
         """
-        self._index.load(pick.piece.shard)  # many threads may read entries at once; the request need not wait
+        for index, _ in self._read():
+            index.load(pick.piece.shard)  # many threads may read entries at once; the request need not wait
         with requesting:
-            ticket = self._fetcher.request(pick)
-        self._fill([_Image(row, pick, ticket)], rows)
+            image = self._requested(row, pick)
+        self._fill([image], rows)
+
+    def _read(self) -> Iterator[tuple[SplitIndex, Fetcher]]:
+        """Yield index and fetcher of the images, and of each column."""
+        yield self._index, self._fetcher
+        for column in self._columns:
+            yield column.places, column.fetcher
+
+    def _requested(self, row: int, pick: Pick) -> _Image:
+        return _Image(row, pick, self._fetcher.request(pick), [each.fetcher.request(pick) for each in self._columns])
 
     def fetch_stats(self) -> dict[str, float]:
-        """Return the fetcher's counters."""
-        return self._fetcher.stats()
+        """Return the counters of all fetchers, summed."""
+        total: Counter[str] = Counter()
+        for _, fetcher in self._read():
+            total.update(fetcher.stats())
+        return dict(total)
 
     def close(self) -> None:
         """End the threads and give up images that are not decoded; this never hangs."""
         self._closed = True
-        self._fetcher.close()
+        for _, fetcher in self._read():
+            fetcher.close()
         deadline_s = time.monotonic() + min(CLOSE_S, self._config.stall_s)
         self._lookups.close(deadline_s)
         self._decoding.close(deadline_s)
@@ -418,7 +477,8 @@ class Pipeline:
                 self._decode(fetched, rows)
         finally:
             for image in chunk:
-                image.ticket.done()
+                for ticket in (image.ticket, *image.values):
+                    ticket.done()
             self.activity.end()
         ended_s = time.monotonic()
         self._stats.add("fetch", items=len(chunk), get_wait_s=fetched_s - started_s)
@@ -442,6 +502,7 @@ class Pipeline:
                 found = found.image
             image.data = found
             self._check_digest(image)
+            self._read_columns(image, rows)
         except DataprepError as error:
             self._skip(rows, image, error)
             return False
@@ -465,6 +526,16 @@ class Pipeline:
             raise FormatError(f"{self._where(image)}: {error}") from error
         for name, value in values.items():
             rows.fields[name][image.row] = value
+
+    def _read_columns(self, image: _Image, rows: Rows) -> None:
+        for column, ticket in zip(self._columns, image.values, strict=True):
+            entries, data = ticket.entries, ticket.wait()
+            assert isinstance(entries, ValueEntries)
+            assert isinstance(data, bytes)
+            try:
+                rows.fields[column.name][image.row] = entries.value(ticket.entry, data)
+            except FormatError as error:
+                raise FormatError(f"{self._where(image)}: {column.name}: {error}") from error
 
     def _check_digest(self, image: _Image) -> None:
         expected = image.ticket.entries.image_crc32c

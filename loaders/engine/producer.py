@@ -159,7 +159,7 @@ class ThreadProducer:
     def __init__(
         self, dataset: Dataset, index: SplitIndex, config: LoaderConfig, plan: BatchPlan, stats: Stats
     ) -> None:
-        self._config, self._stats = config, stats
+        self._config, self._stats, self._columns = config, stats, dataset.columns
         self._pipeline = Pipeline(dataset, index, config, stats)
         self._buffers = Buffers(prod(image_shape(config)))
         self._room = threading.Semaphore(config.prefetch_batches)
@@ -220,7 +220,7 @@ class ThreadProducer:
                 self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
                 if self._closing:
                     return
-                rows = empty_rows(self._images(), self._config)
+                rows = empty_rows(self._images(), self._config, self._columns)
                 futures = self._pipeline.submit(picks, rows)
                 self._ahead.append(futures)
                 self._begun.put((rows, futures))

@@ -68,7 +68,7 @@ class _Part:
     labels: list[int]
     mask: list[bool]
     keys: list[str]
-    fields: dict[str, list[Any]]
+    fields: dict[str, list[Any] | NDArray[Any]]
     views: list[RowView | None] | None
     grids: list[list[int]] | None
     skipped: Counter[str]
@@ -145,7 +145,8 @@ class ProcessProducer:
                 break  # another thread closed the pipes
         if not self._workers:
             raise StorageError(CLOSED)
-        rows = empty_rows(self._under_way.popleft().data.reshape(image_shape(self._config)), self._config)
+        images = self._under_way.popleft().data.reshape(image_shape(self._config))
+        rows = empty_rows(images, self._config, self._dataset.columns)
         self._batch += 1
         for worker in self._workers:
             _put(worker.parts.popleft(), rows)
@@ -303,7 +304,7 @@ def _work(
                 continue
             asked.put(slot)
             picks = next(batches)
-            rows = empty_rows(slots[slot], config)
+            rows = empty_rows(slots[slot], config, dataset.columns)
             begun.put(_Begun([row for row, _ in picks], rows, pipeline.submit(picks, rows)))
     except (EOFError, OSError):
         os._exit(0)
@@ -365,7 +366,12 @@ class _Reporter:
                 labels=rows.labels[batch.numbers].tolist(),
                 mask=rows.mask[batch.numbers].tolist(),
                 keys=[rows.keys[row] for row in batch.numbers],
-                fields={name: [values[row] for row in batch.numbers] for name, values in rows.fields.items()},
+                fields={
+                    name: values[batch.numbers]
+                    if isinstance(values, np.ndarray)
+                    else [values[row] for row in batch.numbers]
+                    for name, values in rows.fields.items()
+                },
                 views=None if rows.views is None else [rows.views[row] for row in batch.numbers],
                 grids=None if rows.grids is None else rows.grids[batch.numbers].tolist(),
                 skipped=rows.skipped,

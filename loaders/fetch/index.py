@@ -375,6 +375,8 @@ class SplitIndex:
         """Whether every image is a stored object of its own."""
         self.digest = f"{manifest.plan_hash} {split.index['sha256']}"
         """Identity of the data: another digest means other bytes at the same offsets."""
+        self.values: Storage | None = None
+        """Storage of the files that the entries are in; None: the dataset's."""
         self._lock = threading.Lock()
         self._is_large = ROW_BYTES * split.samples > max_bytes and not isinstance(split, ViewedSplit)
         self._kept: OrderedDict[int, Future[ShardIndex]] = OrderedDict()

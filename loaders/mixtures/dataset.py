@@ -24,7 +24,7 @@ from itertools import accumulate
 from math import lcm
 from numbers import Rational, Real
 from os import PathLike
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 import msgspec
 from msgspec import Meta
@@ -323,6 +323,21 @@ class MixedDataset(Dataset):
         """Number of each dataset's first shard."""
         return tuple(accumulate((len(part.dataset.split.shards) for part in self.parts[:-1]), initial=0))
 
+    def with_columns(self, names: tuple[str, ...], deadline_s: float) -> Self:
+        """Return the mixture with the columns among these names, which each dataset must have with the same type."""
+        wanted = tuple(name for name in names if name != DATASET_FIELD)
+        parts = [replace(part, dataset=part.dataset.with_columns(wanted, deadline_s)) for part in self.parts]
+        for name in wanted:
+            types = {part.name: part.dataset.columns[name].type for part in parts if name in part.dataset.columns}
+            if types and (len(types) < len(parts) or len(set(types.values())) > 1):
+                found = "; ".join(f"{part.name} has {types.get(part.name, 'none')}" for part in parts)
+                raise UsageError(f"column {name!r} must be the same in all datasets of a mixture, got: {found}")
+        return replace(self, parts=tuple(parts), columns=parts[0].dataset.columns)
+
+    def column_bytes(self, name: str) -> float:
+        """Return the largest of the datasets' mean sizes of a column's values."""
+        return max(part.dataset.column_bytes(name) for part in self.parts)
+
     def check_fields(self, names: tuple[str, ...]) -> None:
         """Raise UsageError if a dataset cannot have fields of these names, or has them with another type."""
         wanted = self.stored_fields(names)
@@ -359,11 +374,22 @@ class MixedDataset(Dataset):
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the fields that are stored with the images."""
-        return tuple(name for name in names if name != DATASET_FIELD)
+        return tuple(name for name in super().stored_fields(names) if name != DATASET_FIELD)
 
     def open_index(self, deadline_s: float, max_bytes: int = MAX_INDEX_BYTES) -> MixedIndex:
-        """Open a reader of all indexes."""
-        return MixedIndex(self, deadline_s, max_bytes)
+        """Open a reader of all indexes; each gets memory for its entries in proportion to its samples."""
+        samples = max(1, self.split.samples)
+        return MixedIndex(
+            self,
+            [
+                part.dataset.open_index(deadline_s, max_bytes * part.dataset.split.samples // samples)
+                for part in self.parts
+            ],
+        )
+
+    def open_column(self, name: str, deadline_s: float) -> MixedIndex:
+        """Open a reader of the places of a column's values in all datasets."""
+        return MixedIndex(self, [part.dataset.open_column(name, deadline_s) for part in self.parts])
 
     def url_of(self, shard: int, file: str) -> str:
         """Return the URL of a file that belongs to a shard."""
@@ -380,16 +406,10 @@ class MixedDataset(Dataset):
 
 
 class MixedIndex(SplitIndex):
-    """The indexes of all datasets; each gets memory for its entries in proportion to its samples."""
+    """The indexes of all datasets."""
 
-    def __init__(self, mixed: MixedDataset, deadline_s: float, max_bytes: int) -> None:
-        self._mixed = mixed
-        splits = [part.dataset.split for part in mixed.parts]
-        samples = max(1, sum(split.samples for split in splits))
-        self.parts = [
-            part.dataset.open_index(deadline_s, max_bytes * split.samples // samples)
-            for part, split in zip(mixed.parts, splits, strict=True)
-        ]
+    def __init__(self, mixed: MixedDataset, parts: list[SplitIndex]) -> None:
+        self._mixed, self.parts = mixed, parts
         self.one_file_per_image = all(part.one_file_per_image for part in self.parts)
 
     def shard(self, shard: int) -> ShardIndex:

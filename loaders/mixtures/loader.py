@@ -338,7 +338,11 @@ class MixtureLoader(Loader):
         budget = self.config.prefetch_bytes // sharers * (1 - HEDGED_SHARE)
         total = sum(self._spec.weights)
         held = [
-            bytes_held(member.order, self.config.world_size * sharers, index.mean_image_bytes())
+            bytes_held(
+                member.order,
+                self.config.world_size * sharers,
+                index.mean_image_bytes() + sum(map(part.dataset.column_bytes, part.dataset.columns)),
+            )
             if weight and not part.dataset.is_local
             else 0.0
             for part, member, index, weight in zip(

@@ -28,7 +28,7 @@ def test_the_arrays_of_a_batch_have_the_names_and_dimensions_that_its_loader_pro
     with KINDS[kind](str(dataset("webdataset"))) as loader:
         batch = next(iter(loader))
     arrays = arrays_of(batch)
-    assert {name: array.ndim for name, array in arrays.items()} == array_dimensions(loader.config)
+    assert {name: array.ndim for name, array in arrays.items()} == array_dimensions(loader.config, {})
     assert all(isinstance(array, np.ndarray) for array in arrays.values())
 
 
