@@ -402,6 +402,7 @@ def _picture(picture: Picture) -> dict[str, str]:
         "name": path.rpartition("/")[2],
         "class_name": picture.class_name,
         "caption": picture.caption,
+        "columns": picture.columns,
         "src": f"data:image/jpeg;base64,{encoded}" if encoded else "",
         "problem": picture.problem,
     }

@@ -1,7 +1,7 @@
 """Thumbnails of a split: images spread evenly over it, and images worth a look.
 
 Worth a look are images with the same bytes, and images with extreme sides, shapes and sizes. Each image is read as one
-range of its shard, and shown with its caption and classes.
+range of its shard, and shown with its caption, classes and values of columns.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,12 +19,13 @@ from typing import Any, NamedTuple
 from dataprep.arrays import NDArray, np
 from dataprep.builder.images import ImagePolicy, check_image
 from dataprep.dataset.adopted import is_adopted, open_named_data
+from dataprep.dataset.column_files import OpenedColumn, column_names, read_column, value_bounds, value_of
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.features import annotation_values
 from dataprep.dataset.hashes import Prints
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import built_as
-from dataprep.dataset.records import Event, Manifest, SplitManifest, class_name_of
+from dataprep.dataset.records import Event, Manifest, SplitManifest, ViewedSplit, class_name_of
 from dataprep.dataset.views import stored_positions
 from dataprep.errors import DataprepError
 from dataprep.formats import FORMATS
@@ -72,6 +74,8 @@ class Picture:
     """Digest of the image's bytes; empty if they cannot be read."""
     caption: str = ""
     """Caption of the image, shortened; empty if it has none."""
+    columns: str = ""
+    """Values of the dataset's columns, shortened."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +97,8 @@ class _Place(NamedTuple):
     key: str
     class_name: str
     shard: int
+    sample: int
+    """Number of the image in its shard."""
     offset: int
     num_bytes: int
     record_offset: int
@@ -149,13 +155,15 @@ def pictures_at(
     places = list(_places(storage, manifest, split, sorted(positions)))
     data = open_named_data(storage, manifest)
     captions: Mapping[int, str] = {}
+    columns = [read_column(storage, manifest, name) for name in column_names(storage)]
     if FORMATS[manifest.format].one_file_per_image:
         captions = captions_of_folder(storage, manifest, split, {place.position for place in places})
     with ThreadPoolExecutor(_READS_IN_FLIGHT, thread_name_prefix="dataprep-sheet") as pool:
         found = pool.map(partial(_read, data, manifest, split), places)
+        values = pool.map(partial(_values, storage, columns, split), places)
         return {
-            place.position: _picture(place, image, captions.get(place.position, caption), pixels)
-            for place, (image, caption) in zip(places, found, strict=True)
+            place.position: _picture(place, image, captions.get(place.position, caption), texts, pixels)
+            for place, (image, caption), texts in zip(places, found, values, strict=True)
         }
 
 
@@ -174,7 +182,7 @@ def _places(storage: Storage, manifest: Manifest, split: SplitManifest, wanted: 
         found = zip(here, *(table.column(name).to_pylist() for name in _COLUMNS), files, strict=True)
         for row, key, offset, num_bytes, record_offset, record_bytes, label, file in found:
             position, class_name = start - num_rows + row, class_name_of(label, manifest.classes) or ""
-            yield _Place(position, key, class_name, group, offset, num_bytes, record_offset, record_bytes, file)
+            yield _Place(position, key, class_name, group, row, offset, num_bytes, record_offset, record_bytes, file)
 
 
 def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Place) -> tuple[bytes | str, str]:
@@ -201,7 +209,30 @@ def _read(storage: Storage, manifest: Manifest, split: SplitManifest, place: _Pl
         return str(error), ""
 
 
-def _picture(place: _Place, data: bytes | str, caption: str, pixels: int) -> Picture:
+def _values(storage: Storage, columns: list[OpenedColumn], split: SplitManifest, place: _Place) -> str:
+    """Return the values of an image's columns; those that cannot be read are left out."""
+    texts = []
+    for column in columns:
+        with suppress(DataprepError, FileNotFoundError, UnicodeDecodeError):
+            texts.append(f"{column.column.name} {_value(storage, column, split, place)}")
+    return ", ".join(texts)
+
+
+def _value(storage: Storage, column: OpenedColumn, split: SplitManifest, place: _Place) -> str:
+    kind, file = column.type, column.shard(split.name, place.shard)
+    if kind.shape:
+        return str(kind)
+    at = int(split.kept.numbers(place.shard)[place.sample]) if isinstance(split, ViewedSplit) else place.sample
+    start, stop = value_bounds(storage, kind, file)[at : at + 2].tolist()
+    if kind.kind == "bytes":
+        return f"{stop - start:,} bytes"
+    value = value_of(kind, storage.read_range(file.file, start, stop - start))
+    if isinstance(value, str):
+        return shortened(value, SHOWN_CHARACTERS)
+    return f"{value:.6g}" if np.issubdtype(value.dtype, np.floating) else str(value)
+
+
+def _picture(place: _Place, data: bytes | str, caption: str, columns: str, pixels: int) -> Picture:
     problem = data if isinstance(data, str) else ""
     jpeg = b""
     if isinstance(data, bytes):
@@ -215,7 +246,13 @@ def _picture(place: _Place, data: bytes | str, caption: str, pixels: int) -> Pic
                 problem = one_line(error)
     sha256 = hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else ""
     return Picture(
-        key=place.key, class_name=place.class_name, jpeg=jpeg, problem=problem, sha256=sha256, caption=caption
+        key=place.key,
+        class_name=place.class_name,
+        jpeg=jpeg,
+        problem=problem,
+        sha256=sha256,
+        caption=caption,
+        columns=columns,
     )
 
 
