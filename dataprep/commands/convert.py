@@ -15,6 +15,7 @@ from dataprep.cloud.placement import guard
 from dataprep.commands.build import ImageBuild
 from dataprep.commands.build_run import Job, dataset_of, run_and_print
 from dataprep.dataset.adopted import adopted_fields, check_named, is_adopted, links_of, open_data
+from dataprep.dataset.column_files import read_column
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.views import address, read_view
@@ -23,7 +24,7 @@ from dataprep.formats import FORMATS
 from dataprep.messages import shell_words
 from dataprep.sources import own_name_fault
 from dataprep.sources.base import CONVERTED, UNSTATED, Conversion, OwnData, name_from
-from dataprep.sources.existing import Existing, check_val_fraction, split_facts
+from dataprep.sources.existing import Existing, check_val_fraction, feature_of, split_facts
 from dataprep.storage import Storage, open_storage
 
 EPILOG = """\b
@@ -73,6 +74,9 @@ class Convert(ImageBuild):
         shown="all fields that every sample has",
         group=READ,
     )
+    column: Texts = option(
+        "Column of the dataset to store as a feature; may be repeated.", default=(), metavar="NAME", group=READ
+    )
     no_fields: bool = option("Keep no field.", default=False, group=READ)
     default: Pairs = option(
         "Value for samples without this field; may be repeated.", default_factory=dict, metavar="NAME=VALUE", group=READ
@@ -118,7 +122,10 @@ class Convert(ImageBuild):
             repeat=self.repeat,
             allow_partial=manifest.partial,
             own=own,
-            converted=_conversion(manifest, self.shuffle, kept, defaults, "" if view is None else view.sha256),
+            converted=replace(
+                _conversion(manifest, self.shuffle, kept, defaults, "" if view is None else view.sha256),
+                columns=_columns(index, manifest, tuple(facts), texts(self.column)),
+            ),
         )
         index_url = f"{index.url}@{name}" if name else index.url
         make = partial(ConversionRequest, index_url=index_url, links=links_of(manifest, named=named))
@@ -174,6 +181,19 @@ def _kept(
     if unknown:
         raise UsageError(f"`default` {unknown[0]}: it is not one of the fields that are kept")
     return fields
+
+
+def _columns(
+    index: Storage, manifest: Manifest, splits: tuple[str, ...], names: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
+    """Return columns with their digests. Raises UsageError if one lacks values, or no format can store them."""
+    found = {name: read_column(index, manifest, name) for name in sorted(set(names))}
+    for name, column in found.items():
+        feature_of(name, column.type)
+        for split in column.ids.keys() & {*splits}:
+            for number in column.lacking(split):
+                column.shard(split, number)
+    return tuple((name, column.sha256) for name, column in found.items())
 
 
 def _may_have_fields(manifest: Manifest) -> bool:

@@ -426,10 +426,13 @@ class Conversion:
     """Whether all fields that every sample has become features."""
     view: str = ""
     """Digest of the view whose samples are converted; empty: all samples."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """Columns that become features, each with its digest."""
 
     def document(self) -> dict[str, object]:
-        """Return the fields as JSON values; `all_fields` and `view` only if they are set."""
-        return {name: value for name, value in asdict(self).items() if name not in ("all_fields", "view") or value}
+        """Return the fields as JSON values; `all_fields`, `view` and `columns` only if they are set."""
+        rare = ("all_fields", "view", "columns")
+        return {name: value for name, value in asdict(self).items() if name not in rare or value}
 
     @property
     def is_shuffled(self) -> bool:

@@ -13,18 +13,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dataprep.arrays import np, pa
 from dataprep.dataset.adopted import is_adopted, refuse_changed
+from dataprep.dataset.column_files import ColumnType, read_column, read_values
 from dataprep.dataset.features import (
     MAX_ANNOTATION_BYTES,
     NO_FEATURES,
     RESERVED,
+    Feature,
     Features,
     Values,
     annotation_values,
     annotations_json,
+    feature_faults,
     member_fault,
     name_fault,
 )
@@ -108,6 +111,8 @@ class ExistingDataset(base.Converted):
         refuse_other_files(self.existing)
         manifest = self.existing.manifest
         values = open_values(manifest, root.url, self.wanted)
+        if self.wanted.columns:
+            values = _WithColumns(values, self.existing, self.wanted.columns)
         stored = stored_splits(tuple(self.facts), self.own)
         readers = {split: SplitReader(self.existing, root, split) for split in stored}
         for reader in readers.values():
@@ -581,6 +586,76 @@ class _AllFields(_Fields):
             self.notes += (f"fields kept as features: {names} (`field` NAME keeps some, `no_fields` none)",)
         self.notes += _warnings(self._faults)
         return features
+
+
+class _WithColumns(StoredValues):
+    """Annotations of a dataset together with columns, which become features."""
+
+    are_annotations = False
+
+    def __init__(self, stored: StoredValues, existing: Existing, columns: tuple[tuple[str, str], ...]) -> None:
+        self._stored, self._index = stored, existing.index
+        self._columns = {name: read_column(existing.index, existing.manifest, name) for name, _ in columns}
+        for name, digest in columns:
+            if self._columns[name].sha256 != digest:
+                raise SourceError(f"{existing.index.url}: the column {name} was made again meanwhile; convert again")
+        self._own = {name: feature_of(name, column.type) for name, column in self._columns.items()}
+
+    @property
+    def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # those of the other fields
+        return self._stored.notes
+
+    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+        values = dict[str, list[object]]()
+        for name, column in self._columns.items():
+            found = read_values(self._index, column.type, column.shard(split.name, number))
+            kept = split.kept.numbers(number).tolist() if isinstance(split, ViewedSplit) else range(len(found))
+            values[name] = [_plain(found[at]) for at in kept]
+        stored = self._stored.of_shard(data, split, number, rows) or [b""] * rows.num_rows
+        both = []
+        for at, (key, other) in enumerate(zip(rows.column("key").to_pylist(), stored, strict=True)):
+            try:
+                own = annotations_json(self._own, {name: each[at] for name, each in values.items()})
+            except FormatError as error:
+                raise SourceError(f"{self._index.url}: {shown(key)}: {error}") from error
+            both.append(len(own).to_bytes(4) + own + other)
+        return both
+
+    def features(self) -> Features:
+        self._others = self._stored.features()
+        for name in self._own.keys() & self._others.keys():
+            raise SourceError(f"`column` {name}: its samples have a field of this name; {_KEEP_OTHERS}")
+        return {**self._others, **self._own}
+
+    def annotations(self, kept: bytes) -> bytes:
+        stop = 4 + int.from_bytes(kept[:4])
+        others = annotation_values(self._others, self._stored.annotations(kept[stop:]))
+        own = annotation_values(self._own, kept[4:stop])
+        try:
+            return annotations_json({**self._others, **self._own}, others | own)
+        except FormatError as error:
+            raise SourceError(f"`column`: {error}") from error
+
+
+def feature_of(name: str, kind: ColumnType) -> Feature:
+    """Return the feature for values of a column: whole numbers are int64 (of uint64, those of the same bits), float16
+    is float32. Raises UsageError if there is none."""
+    if kind.kind != "array":
+        return Feature(kind.kind)
+    dtype = np.dtype(kind.dtype)
+    feature = Feature("bool" if dtype.kind == "b" else "int64" if dtype.kind in "iu" else "float32", kind.shape)
+    if kind.dtype == "float64":
+        feature = replace(feature, kind="float64")
+    for fault in feature_faults({name: feature}):
+        raise UsageError(f"`column` {name}: of type {kind}, which no format stores: {fault}")
+    return feature
+
+
+def _plain(value: Any) -> object:
+    """Return a column's value as the value of a feature."""
+    if isinstance(value, str | bytes):
+        return value
+    return np.asarray(value.view(np.int64) if value.dtype == np.uint64 else value).tolist()
 
 
 def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> Values:

@@ -2,11 +2,19 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
+import dataprep as dataprep_functions
+from dataprep.dataset.column_files import ColumnType
+from dataprep.dataset.index import open_index
+from dataprep.dataset.manifest import read_manifest
+from dataprep.sources.existing import stored_fields
+from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep, digests, refuses, succeeds
+from tests.support.columns import of_key, write_column
 from tests.support.converting import content
 from tests.support.own_data import annotated, build_own, picture
 from tests.support.raw_tar import tar_of
@@ -134,3 +142,49 @@ def test_what_cannot_be_converted_is_refused_in_one_line(pets, tmp_path, argumen
     assert words in run.stderr
     assert len(run.stderr.strip().splitlines()[-1]) < 1000
     assert not (tmp_path / "out").exists()
+
+
+COLUMNS = {
+    "rating": ColumnType("array", "float16"),
+    "hash": ColumnType("array", "uint64"),
+    "boxes": ColumnType("array", "int32", (None, 4)),
+    "words": ColumnType("text"),
+}
+
+
+@pytest.mark.parametrize("source", ["pets", "pairs"])
+def test_columns_that_are_named_become_features(request, tmp_path, source):
+    root = shutil.copytree(request.getfixturevalue(source), tmp_path / "columns")
+    for name, kind in COLUMNS.items():
+        write_column(root, name, kind)
+    view = dataprep_functions.select(root, name="most", sample=0.8).url
+    words = [word for name in COLUMNS for word in ("--column", name)]
+    succeeds("convert", view, "--output", tmp_path / "out", "--format", "webdataset", "--workers", 1, *words)
+    out = open_storage(str(tmp_path / "out"))
+    manifest, features = read_manifest(out), read_manifest(out).features
+    before = {*read_manifest(open_storage(str(root))).features} or {"txt"}
+    assert features.keys() == before | COLUMNS.keys()
+    assert features["boxes"].shape == (None, 4)
+    assert {name: features[name].kind for name in ("rating", "hash")} == {"rating": "float32", "hash": "int64"}
+    seen = 0
+    for split in manifest.splits:
+        index = open_index(out, split)
+        read = stored_fields(manifest, out, split, tuple(COLUMNS))
+        for number in range(len(split.shards)):
+            rows = index.read_group(number)
+            for key, values in zip(rows.column("key").to_pylist(), read(number, rows), strict=True):
+                seen += 1
+                for name, kind in COLUMNS.items():
+                    expected = of_key(kind, key)
+                    assert values[name] == (expected if isinstance(expected, str) else expected.tolist())
+    assert seen > 5
+
+
+def test_a_column_that_no_format_stores_or_that_is_missing_is_refused(pets, tmp_path):
+    root = shutil.copytree(pets, tmp_path / "columns")
+    write_column(root, "ragged", ColumnType("array", "int32", (2, None)))
+    write_column(root, "old", ColumnType("text"), shards=0)
+    convert = ["convert", root, "--output", tmp_path / "out", "--format", "webdataset", "--column"]
+    assert "--column ragged: of type int32 (2, any), which no format stores" in refuses(*convert, "ragged").stderr
+    assert "column old has no values for" in refuses(*convert, "old").stderr
+    assert "no column 'odl'; did you mean old" in refuses(*convert, "odl").stderr
