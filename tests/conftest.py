@@ -18,18 +18,17 @@ import urllib.request
 from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
-from dataprep.demo.make import write_demo
 from tests.selection import ROOT, is_full
-from tests.support.coco import write_coco
-from tests.support.gcs_emulator import GCSEmulator
-from tests.support.own_data import write_pets
 from tests.support.shared import made_once, shared_folder
 from tests.support.summary import pytest_unconfigure
-from tests.support.tables import write_dogs
+
+if TYPE_CHECKING:  # the process that hands tests out imports nothing of ours
+    from tests.support.gcs_emulator import GCSEmulator
 
 __all__ = ["pytest_unconfigure"]
 
@@ -86,7 +85,7 @@ def pytest_configure() -> None:
     """Set before any test module is imported: some libraries read these once."""
     gc.set_threshold(50_000, 20, 50)  # to look at all objects of TensorFlow and torch takes a third of a second
     # Without a deadline: a busy machine would decide a test. So few examples find every planted mutant.
-    settings.register_profile("dataprep", deadline=None, max_examples=40)
+    settings.register_profile("dataprep", deadline=None, max_examples=25)
     settings.load_profile("dataprep")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell that is not interactive starts `make test &` so, and tests of Ctrl-C would find it ignored in their
@@ -183,6 +182,8 @@ def _safe_path_of_programs() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def gcs() -> Iterator[GCSEmulator]:
     """A Cloud Storage on loopback, one for each worker of pytest-xdist; all clients are pointed at it."""
+    from tests.support.gcs_emulator import GCSEmulator
+
     with GCSEmulator() as emulator, pytest.MonkeyPatch.context() as patch:
         emulator.create_bucket(BUCKET)
         patch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
@@ -208,10 +209,29 @@ def storage_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
+@pytest.fixture(scope="session", autouse=True)
+def picture_sizes() -> Iterator[tuple[tuple[float, int, int], ...]]:
+    """Sizes of demo pictures as users get them; meanwhile they have a sixth of the pixels.
+
+    What is made of them is decoded, sent and digested a hundred times.
+    """
+    from dataprep.demo import images
+
+    with pytest.MonkeyPatch.context() as patch:
+        sizes = images._SIZES
+        patch.setattr(images, "_SIZES", tuple((weight, 2 * w // 5, 2 * h // 5) for weight, w, h in sizes))
+        yield sizes
+
+
 @pytest.fixture(scope="session")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Small originals in the true layouts, odd files among them: `coco`, `coco-annotated`, `imagenet`; `pets` and
     `dogs` are a user's own."""
+    from dataprep.demo.make import write_demo
+    from tests.support.coco import write_coco
+    from tests.support.own_data import write_pets
+    from tests.support.tables import write_dogs
+
     shared = shared_folder(tmp_path_factory)
     made = {
         name: made_once(shared / f"originals-{name}", partial(write_demo, name, images=120, odd=True))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builds import build, build_arguments, build_warm, command, dataprep, digests, is_finished
+from tests.support.builds import build_arguments, build_warm, command, dataprep, digests, is_finished
 from tests.support.crashes import Reader, kill_often, stop_everywhere, unfinished_faults
 from tests.support.stopping import STOPPED, shared_stopper
 
@@ -76,7 +76,7 @@ def test_another_plan_is_refused_while_a_build_is_running(originals, tmp_path):
 def test_an_interrupted_overwrite_is_finished_by_a_rerun(originals, reference, tmp_path):
     output = tmp_path / "out"
     expected = reference("tfrecord", SMALL)
-    build("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
+    build_warm("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
     arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL, "--overwrite")
     stops = 0
     stopper = shared_stopper()
@@ -98,7 +98,7 @@ def test_a_full_disk_is_a_clear_error_and_no_dataset(fmt, originals, reference, 
     disk = tmp_path / "disk"
     disk.mkdir()
     arguments = build_arguments("imagenet", originals["imagenet"], disk / "out", fmt, *MANY)
-    sizes = (str(4 * 2**20), str(200 * 2**20))
+    sizes = (str(1 << 20), str(200 << 20))
     run = subprocess.run(
         [sys.executable, "-m", "tests.support.filling", str(disk), *sizes, *map(str, arguments)],
         capture_output=True,
@@ -155,5 +155,5 @@ def test_ctrl_c_ends_a_build_cleanly_and_a_rerun_continues_it(originals, referen
     assert code == 130, errors
     assert "interrupted; run the same command again to continue" in errors
     assert "Traceback" not in errors
-    assert build("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 12
+    assert build_warm("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 12
     assert digests(output) == reference("webdataset", MANY)

@@ -15,7 +15,8 @@ from tests.support.demos import images_of
 
 
 @pytest.mark.long
-def test_sizes_are_like_those_of_imagenet():
+def test_sizes_are_like_those_of_imagenet(monkeypatch, picture_sizes):
+    monkeypatch.setattr("dataprep.demo.images._SIZES", picture_sizes)
     made = [make_image(DemoImage("imagenet", 0, index, index)) for index in range(200)]
     mean_bytes = sum(len(image.file) for image in made) / len(made)
     assert 95_000 < mean_bytes < 125_000

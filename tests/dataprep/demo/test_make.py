@@ -33,7 +33,10 @@ def test_the_report_says_what_was_written(demo):
 
 
 @pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
-def test_the_same_arguments_give_the_same_bytes_in_one_process_and_in_several(name, tmp_path, monkeypatch):
+def test_the_same_arguments_give_the_same_bytes_in_one_process_and_in_several(
+    name, tmp_path, monkeypatch, picture_sizes
+):
+    monkeypatch.setattr("dataprep.demo.images._SIZES", picture_sizes)  # as the others have them
     first = write_demo(name, tmp_path / "one", images=24, odd=True)
     monkeypatch.setattr("dataprep.demo.make.IN_PROCESS_IMAGES", 0)
     calls = []

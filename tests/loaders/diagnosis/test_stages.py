@@ -44,7 +44,7 @@ from tests.support.virtual_time import measure_in_virtual_time
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 FAST = parse_simulated("simulated:1e9")
-DISK_BYTES_PER_S, DISK_READS_PER_S = 4e6, 20.0
+DISK_BYTES_PER_S, DISK_READS_PER_S = 6e5, 20.0
 CLOSE = 0.3
 """Between a prediction and a trial: they read other images, and in a watched run other programs run beside both."""
 
@@ -52,7 +52,7 @@ CLOSE = 0.3
 class VirtualDisk:
     """A slow disk, whose reads take virtual time; nothing else takes any."""
 
-    seconds = 10.0
+    seconds = 3.0
     """Length of a measurement."""
 
     def __init__(self, monkeypatch):
@@ -122,7 +122,7 @@ def found_run(predicted, limit, observed=None) -> Measured:
 
 @pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
 def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset, tmp_path, disk, fmt):
-    config = replace(CONFIG, image_size=160)
+    config = replace(CONFIG, image_size=64)
     setup = RunSetup(url=str(dataset(fmt)), split="train", config=config)
     with setup.open() as loader:
         stages = opened(setup, loader, tmp_path / "stages", disk.seconds)

@@ -150,14 +150,14 @@ def test_a_view_has_no_rows_on_the_disk_because_their_numbers_are_others(dataset
 
 
 def test_rows_that_no_loader_used_for_long_are_removed(dataset, cache):
-    split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1).load(0)
+    split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1).load(1)  # with the largest picture
     (path,) = cache.glob("*.rows")
     others = [cache / f"{'0' * 31}{number}{path.name[32:]}" for number in range(2)]
     for other in (*others, cache / "a file of the user"):
         other.touch()
         os.utime(other, (0, 0))
     others[1].touch()
-    split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1).load(1)
+    split_rows(open_storage(str(dataset("webdataset"))), max_bytes=1).load(0)
     assert {each.name for each in cache.iterdir()} == {path.name, others[1].name, "a file of the user"}
 
 
@@ -204,10 +204,10 @@ def test_an_index_larger_than_memory_that_no_disk_keeps_is_said(dataset, tmp_pat
 
 def test_a_full_disk_gets_no_rows_and_gives_those_it_has(dataset, cache, monkeypatch):
     storage = open_storage(str(dataset("webdataset")))
-    split_rows(storage, max_bytes=1).load(0)
+    split_rows(storage, max_bytes=1).load(1)
     monkeypatch.setattr("loaders.fetch.index.SPARE_BYTES", 2**63)
-    rows, places = split_rows(storage, max_bytes=1), [Piece(0, 0, 1, 0), Piece(1, 0, 1, 0)]
-    for shard in (0, 1):
+    rows, places = split_rows(storage, max_bytes=1), [Piece(1, 0, 1, 0), Piece(0, 0, 1, 0)]
+    for shard in (1, 0):
         rows.load(shard)
     assert list(rows.known(places)) == places[:1]
     (path,) = cache.glob("*.rows")
