@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import uvloop
+
 from tests.support.gcs_proxy import CONTROL_PATH, FAULTS, Bandwidth, Proxy, bucket_path, start_proxy
 
 REPOSITORY = Path(__file__).parents[2]
@@ -193,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", help="folder to keep objects in; default: memory")
     parser.add_argument("--parent", type=int, help="end when the parent is no longer this process")
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_run(parser.parse_args(arguments)))
+        uvloop.run(_run(parser.parse_args(arguments)))
 
 
 async def _run(options: argparse.Namespace) -> None:

@@ -313,6 +313,7 @@ class Proxy:
         self.url = ""
         self.faults = Faults()
         self.buckets = Buckets()
+        self.known_buckets: set[str] = set()
         self.sessions: dict[str, Session] = {}
         self.rewrites: dict[str, int] = {}
         """Bytes that the calls so far have copied, by their tokens."""
@@ -427,9 +428,15 @@ class Proxy:
         """The binary says "Not Found" of everything; Cloud Storage tells buckets from objects."""
         segments = path_segments(request.path)
         bucket = bucket_in(segments)
-        found = await upstream.fetch("GET", bucket_path(bucket))
-        missing = f"No such object: {bucket}/{segments[-1]}"
-        return error_answer(404, missing if found.status == HTTPStatus.OK else BUCKET_MISSING)
+        is_there = await self._has_bucket(bucket, upstream)
+        return error_answer(404, f"No such object: {bucket}/{segments[-1]}" if is_there else BUCKET_MISSING)
+
+    async def _has_bucket(self, bucket: str, upstream: Upstream) -> bool:
+        """Ask the binary until it has it: nobody removes one."""
+        if bucket not in self.known_buckets:
+            found = await upstream.fetch("GET", bucket_path(bucket))
+            self.known_buckets.update([bucket] if found.status == HTTPStatus.OK else [])
+        return bucket in self.known_buckets
 
     async def _answer(self, request: Request, body: bytes, upstream: Upstream) -> Answer | None:
         """What is answered here because the binary gets it wrong; None for everything else."""
@@ -467,7 +474,7 @@ class Proxy:
     async def _rewrite(self, request: Request, body: bytes, upstream: Upstream) -> Answer:
         """Copy an object if the precondition on its target holds; with `rewrite_bytes` over several calls."""
         _, _, _, source, _, name, _, _, bucket, _, target = path_segments(request.path)
-        if (await upstream.fetch("GET", bucket_path(bucket))).status != HTTPStatus.OK:
+        if not await self._has_bucket(bucket, upstream):
             return error_answer(404, BUCKET_MISSING)
         found = await upstream.fetch("GET", f"{bucket_path(source)}/o/{quote(name, safe='')}")
         if found.status != HTTPStatus.OK:
@@ -489,8 +496,7 @@ class Proxy:
     async def _start_upload(
         self, request: Request, bucket: str, metadata: dict[str, Any], upstream: Upstream
     ) -> Answer:
-        found = await upstream.fetch("GET", bucket_path(bucket))
-        if found.status != HTTPStatus.OK:
+        if not await self._has_bucket(bucket, upstream):
             return error_answer(404, BUCKET_MISSING)
         headers = request.head.headers
         defaults = {"name": request.query.get("name"), "contentType": headers.get("x-upload-content-type")}
