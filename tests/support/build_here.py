@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +12,12 @@ import pytest
 from dataprep.builder.driver import run_build
 from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.recipe import BuildJob, build_shard
+from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest, ShardReceipt
+from dataprep.storage import open_storage
+from tests.support.adoption import upload
+from tests.support.builds import FORMATS
+from tests.support.shared import made_once
 
 
 class Quiet:
@@ -32,6 +39,22 @@ def request(originals: Any, output: object, fmt: str = "webdataset", **more: Any
     )
 
 
+def in_formats(in_a_bucket: str, *names: str, **values: Sequence[object]) -> pytest.MarkDecorator:
+    """Each format once, one of them in a bucket, the others on a disk; with a further value for each.
+
+    Args:
+        in_a_bucket: Format of the dataset in a bucket.
+        names: Further arguments of the test.
+        values: Their values by format; only these formats are taken. None: all formats.
+    """
+    rows = [
+        (fmt, "bucket" if fmt == in_a_bucket else "disk", *values.get(fmt, ()))
+        for fmt in FORMATS
+        if fmt in values or not values
+    ]
+    return pytest.mark.parametrize(("fmt", "storage_url", *names), rows, indirect=["storage_url"])
+
+
 class Killed(BaseException):
     """The end of a process."""
 
@@ -44,6 +67,17 @@ def in_this_process(job: BuildJob, indexes: Sequence[int]) -> Iterator[ShardRece
 def whole(asked: BuildRequest) -> Manifest:
     """Build it."""
     return run_build(asked, in_this_process, Quiet()).manifest
+
+
+def standing(originals: Mapping[str, Path], url: object, fmt: str = "webdataset") -> Manifest:
+    """Copy a whole dataset, of which all tests share one."""
+    shared = made_once(
+        originals["imagenet"].with_name(f"whole-{fmt}"), lambda folder: whole(request(originals, folder, fmt))
+    )
+    upload(shared, url) if "://" in str(url) else shutil.copytree(shared, str(url))
+    manifest = read_manifest(open_storage(str(url)))
+    assert manifest is not None
+    return manifest
 
 
 def interrupted(asked: BuildRequest, shard: int = 0) -> BuildJob:

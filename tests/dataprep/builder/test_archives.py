@@ -18,7 +18,7 @@ from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
-from tests.support.build_here import Quiet, in_this_process
+from tests.support.build_here import Quiet, in_formats, in_this_process
 from tests.support.finished import verify_here
 from tests.support.own_data import annotated, build_own, class_folders, planned
 from tests.support.own_data import request as own_request
@@ -37,7 +37,7 @@ def request(originals, output, fmt="webdataset", dataset="imagenet", **more):
     )
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+@in_formats("webdataset")
 def test_every_written_file_is_among_the_planned_names(originals, storage_url, fmt):
     planned = []
 
@@ -113,7 +113,7 @@ def test_a_receipt_with_other_annotations_is_refused(tmp_path):
         run_build(own_request(annotated(tmp_path / "pets"), tmp_path / "out"), engine, Quiet())
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+@in_formats("imagefolder", webdataset=[], imagefolder=[])
 def test_own_data_is_overwritten_as_any_other(tmp_path, storage_url, fmt):
     build_own(annotated(tmp_path / "pets"), storage_url, fmt)
     asked = replace(own_request(class_folders(tmp_path / "others"), storage_url, "imagefolder"), overwrite=True)

@@ -9,7 +9,7 @@ from dataprep.builder.driver import damaged_files
 from dataprep.builder.finished import readable_manifest
 from dataprep.errors import UsageError, VerificationError
 from dataprep.storage import open_storage
-from tests.support.build_here import request, whole
+from tests.support.build_here import in_formats, request, standing, whole
 from tests.support.builds import digests
 from tests.support.finished import CHECKED
 from tests.support.other_codecs import made_with_pillow
@@ -26,13 +26,11 @@ def a_file(storage, fmt):
     return next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
 
 
-@pytest.mark.parametrize(
-    ("fmt", "damage"), [("webdataset", "deleted"), ("tfrecord", "longer"), ("imagefolder", "longer")]
-)
+@in_formats("imagefolder", "damage", webdataset=["deleted"], tfrecord=["longer"], imagefolder=["longer"])
 def test_a_build_that_finds_a_damaged_dataset_names_the_file_and_overwrite_mends_it(
     originals, storage_url, fmt, damage
 ):
-    whole(request(originals, storage_url, fmt))
+    standing(originals, storage_url, fmt)
     before, storage = digests(storage_url), open_storage(storage_url)
     name = a_file(storage, fmt)
     data = storage.read(name)
@@ -48,7 +46,7 @@ def test_a_build_that_finds_a_damaged_dataset_names_the_file_and_overwrite_mends
     assert digests(storage_url) == before
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "imagefolder"])
+@in_formats("webdataset", webdataset=[], imagefolder=[])
 def test_a_damaged_dataset_of_other_codecs_is_named_with_both_versions(originals, storage_url, fmt):
     with made_with_pillow("99.0.0"):
         whole(request(originals, storage_url, fmt))
@@ -68,27 +66,27 @@ def test_a_damaged_dataset_of_other_codecs_is_named_with_both_versions(originals
 
 
 def test_a_missing_index_is_named_before_images_that_only_it_lists(originals, tmp_path):
-    whole(request(originals, tmp_path / "out", "imagefolder"))
+    standing(originals, tmp_path / "out", "imagefolder")
     (tmp_path / "out/index/val.parquet").unlink()
     with pytest.raises(VerificationError, match=r"1 file of it: index/val\.parquet is missing"):
         whole(request(originals, tmp_path / "out", "imagefolder"))
 
 
 def test_other_files_beside_the_images_are_no_damage(originals, tmp_path):
-    whole(request(originals, tmp_path / "out", "imagefolder"))
+    standing(originals, tmp_path / "out", "imagefolder")
     (tmp_path / "out/val/notes.txt").write_text("mine")
     whole(request(originals, tmp_path / "out", "imagefolder"))
 
 
 def test_more_than_three_damaged_files_are_counted(originals, tmp_path):
-    whole(request(originals, tmp_path / "out", "imagefolder"))
+    standing(originals, tmp_path / "out", "imagefolder")
     shutil.rmtree(tmp_path / "out/val")
     with pytest.raises(VerificationError, match=r"the dataset is damaged, \d+ files of it: .*; .*; .* and \d+ more\. "):
         whole(request(originals, tmp_path / "out", "imagefolder"))
 
 
 def test_files_that_a_retry_is_changing_are_not_compared(originals, tmp_path):
-    whole(request(originals, tmp_path / "out"))
+    standing(originals, tmp_path / "out")
     next((tmp_path / "out/val").glob("*.tar")).unlink()
     open_storage(str(tmp_path / "out")).create("_retry/plan.json", b"{}")
     whole(request(originals, tmp_path / "out"))

@@ -17,12 +17,12 @@ from dataprep.storage import open_storage
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
 from dataprep.verification.run import verify
-from tests.support.build_here import Quiet, in_this_process, interrupted, request, whole
+from tests.support.build_here import Quiet, in_this_process, interrupted, request, standing, whole
 from tests.support.builds import digests
 
 
 def test_repeated_command_does_nothing(originals, storage_url):
-    manifest = whole(request(originals, storage_url))
+    manifest = standing(originals, storage_url)
     before = digests(storage_url)
 
     def engine(job, indexes):
@@ -66,7 +66,7 @@ def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage
 
 
 def test_other_dataset_is_refused_and_left_unchanged(originals, tmp_path):
-    whole(request(originals, tmp_path / "out"))
+    standing(originals, tmp_path / "out")
     before = digests(tmp_path / "out")
     expected = r"another dataset exists there already \(imagenet, .*: `format` is webdataset there, tfrecord here"
     with pytest.raises(UsageError, match=expected):

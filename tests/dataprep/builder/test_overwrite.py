@@ -11,11 +11,11 @@ from dataprep.dataset.manifest import MANIFEST, manifest_bytes, read_manifest
 from dataprep.dataset.paths import BUILD, OVERWRITING
 from dataprep.errors import BuildError, UsageError
 from dataprep.storage import open_storage
-from tests.support.build_here import Killed, Quiet, interrupted, request, whole
+from tests.support.build_here import Killed, Quiet, in_formats, interrupted, request, standing, whole
 from tests.support.builds import digests
 
 
-@pytest.mark.parametrize("fmt", ["webdataset", "tfrecord", "imagefolder"])
+@in_formats("imagefolder")
 def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, storage_url):
     """A worker of the old build continues after the first shard of the new one, and after all of them."""
     late = interrupted(request(originals, storage_url, fmt, seed=1))
@@ -37,7 +37,7 @@ def test_an_overwritten_build_can_no_longer_publish_anything(fmt, originals, sto
 
 def test_only_files_of_the_dataset_are_removed(originals, tmp_path):
     output = tmp_path / "out"
-    whole(request(originals, output))
+    standing(originals, output)
     foreign = ("notes/run1/my.labels.txt", "notes/x.tfrecord-00000-of-00001", "mine.jpg")
     for name in (*foreign, "train/mine.txt"):
         open_storage(str(output)).create(name, b"precious")
@@ -53,7 +53,7 @@ def test_only_files_of_the_dataset_are_removed(originals, tmp_path):
 
 def test_a_file_that_no_build_writes_is_not_removed_though_the_manifest_lists_it(originals, tmp_path):
     output = tmp_path / "out"
-    whole(request(originals, output))
+    standing(originals, output)
     storage = open_storage(str(output))
     storage.create("notes/t.tex", b"thesis")
     manifest = read_manifest(storage)
@@ -66,7 +66,7 @@ def test_a_file_that_no_build_writes_is_not_removed_though_the_manifest_lists_it
 
 def test_adopted_originals_are_not_removed(originals, tmp_path):
     output = tmp_path / "out"
-    manifest = whole(request(originals, output))
+    manifest = standing(originals, output)
     storage = open_storage(str(output))
     storage.delete(MANIFEST)
     adopted = dataclasses.replace(manifest, options={"adopted": {"kind": "folder", "data_url": None}})
@@ -89,7 +89,7 @@ def test_a_build_killed_before_it_claims_its_place_may_continue_with_any_options
 
 def test_the_marker_of_a_removal_killed_before_it_began_is_removed_by_the_next_run(originals, tmp_path):
     output = tmp_path / "out"
-    whole(request(originals, output))
+    standing(originals, output)
     expected = digests(output)
     open_storage(str(output)).create(OVERWRITING, b"[]")
     whole(request(originals, output))

@@ -13,14 +13,16 @@ from dataprep.builder.recipe import build_shard
 from dataprep.errors import BuildError, StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.local import LocalStorage
-from tests.support.build_here import Quiet, in_this_process, request, whole
+from tests.support.build_here import Quiet, in_formats, in_this_process, request, standing, whole
 from tests.support.builds import FORMATS, digests
 from tests.support.own_data import Notes
 
 HARMS = (
-    ("webdataset", "gone"),
-    ("tfrecord", "replaced"),
-    *(("imagefolder", how) for how in ("gone", "emptied", "replaced")),
+    ("webdataset", "gone", "bucket"),
+    ("tfrecord", "replaced", "disk"),
+    ("imagefolder", "gone", "disk"),
+    ("imagefolder", "emptied", "disk"),
+    ("imagefolder", "replaced", "bucket"),
 )
 
 
@@ -29,7 +31,7 @@ def expected(originals, tmp_path_factory):
     """Digests of undisturbed datasets, by format."""
     folder = tmp_path_factory.mktemp("expected")
     for fmt in FORMATS:
-        whole(request(originals, folder / fmt, fmt))
+        standing(originals, folder / fmt, fmt)
     return {fmt: digests(folder / fmt) for fmt in FORMATS}
 
 
@@ -47,7 +49,7 @@ def harm(url: object, how: str) -> str:
     return info.name
 
 
-@pytest.mark.parametrize(("fmt", "how"), HARMS)
+@pytest.mark.parametrize(("fmt", "how", "storage_url"), HARMS, indirect=["storage_url"])
 def test_shards_that_are_lost_after_their_receipt_are_built_again(originals, storage_url, expected, fmt, how):
     built = []
 
@@ -132,7 +134,7 @@ def test_an_image_changed_in_place_after_it_was_moved_alone(originals, tmp_path,
     assert digests(tmp_path / "out") == expected["imagefolder"]
 
 
-@pytest.mark.parametrize("fmt", FORMATS)
+@in_formats("webdataset")
 def test_files_of_nobody_in_the_dataset_are_named(originals, storage_url, expected, fmt):
     name = "train/stranger.tar" if fmt != "tfrecord" else "stranger.tfrecord"
 

@@ -11,14 +11,14 @@ from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import OVERWRITTEN
 from dataprep.errors import ConflictError, UsageError
 from dataprep.storage import open_storage
-from tests.support.build_here import Quiet, request, whole
+from tests.support.build_here import Quiet, in_formats, request, standing, whole
 from tests.support.builds import digests
 from tests.support.other_codecs import made_with_pillow
 
 
-def left(originals, url, fmt="webdataset"):
+def left(originals, url, fmt="webdataset", make=standing):
     """A dataset with its cards, whose manifest was deleted; its digests before."""
-    manifest, storage = whole(request(originals, url, fmt)), open_storage(str(url))
+    manifest, storage = make(originals, url, fmt), open_storage(str(url))
     write_cards(storage, manifest)
     before = digests(url)
     storage.delete(MANIFEST)
@@ -33,14 +33,14 @@ def damage_a_file(storage, fmt):
     return name
 
 
-@pytest.mark.parametrize(("fmt", "overwrite"), [("webdataset", False), ("tfrecord", True), ("imagefolder", False)])
+@in_formats("imagefolder", "overwrite", webdataset=[False], tfrecord=[True], imagefolder=[False])
 def test_a_build_goes_on_where_only_the_manifest_is_gone(originals, storage_url, fmt, overwrite):
     before = left(originals, storage_url, fmt)
     whole(request(originals, storage_url, fmt, overwrite=overwrite))
     assert digests(storage_url) == before
 
 
-@pytest.mark.parametrize(("fmt", "fails_first"), [("webdataset", True), ("tfrecord", False), ("imagefolder", False)])
+@in_formats("webdataset", "fails_first", webdataset=[True], tfrecord=[False], imagefolder=[False])
 def test_overwrite_replaces_a_damaged_file_where_the_card_names_the_plan(originals, storage_url, fmt, fails_first):
     """Also after the same command without it has failed."""
     before, storage = left(originals, storage_url, fmt), open_storage(storage_url)
@@ -89,10 +89,10 @@ def test_files_of_another_plan_are_refused_and_left_unchanged(originals, tmp_pat
     assert {name: digest for name, digest in digests(tmp_path / "out").items() if "_build" not in name} == before
 
 
-@pytest.mark.parametrize("fmt", ["tfrecord", "imagefolder"])
+@in_formats("imagefolder", tfrecord=[], imagefolder=[])
 def test_files_made_with_other_codecs_are_named_and_replaced_by_overwrite_alone(originals, storage_url, fmt):
     with made_with_pillow("99.0.0"):
-        left(originals, storage_url, fmt)
+        left(originals, storage_url, fmt, lambda *where: whole(request(*where)))
     storage = open_storage(storage_url)
     storage.create("notes.txt", b"mine")
     name = damage_a_file(storage, fmt)
