@@ -1,12 +1,14 @@
 """Datasets to load: the same images in every format, on disk and in a bucket."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import BUCKET
-from tests.support.finished import build_here, finished_dataset
+from tests.support.adoption import upload
+from tests.support.finished import finished_dataset
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
 
@@ -23,15 +25,6 @@ def dataset(originals, tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def bucket_dataset(originals, gcs) -> Callable[[str], str]:
+def bucket_dataset(dataset, gcs) -> Callable[[str], str]:
     """The same in a bucket."""
-    built = set()
-
-    def url_of(fmt: str) -> str:
-        url = f"gs://{BUCKET}/datasets/{fmt}"
-        if fmt not in built:
-            build_here("imagenet", originals["imagenet"], url, fmt)
-            built.add(fmt)
-        return url
-
-    return url_of
+    return cache(lambda fmt: upload(dataset(fmt), f"gs://{BUCKET}/datasets/{fmt}"))

@@ -11,7 +11,7 @@ import dataprep
 from dataprep.errors import UsageError
 from loaders import open_loader
 from tests.loaders.conftest import BUCKET, FORMATS
-from tests.support.finished import build_here
+from tests.support.adoption import upload
 from tests.support.loading import load
 
 SMALL = {"batch_size": 12, "image_size": 32}
@@ -24,9 +24,9 @@ def dataset(dataset, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def bucket_dataset(originals, gcs):
+def bucket_dataset(dataset, gcs):
     """The same in a bucket."""
-    return cache(lambda fmt: build_here("imagenet", originals["imagenet"], f"gs://{BUCKET}/selected/{fmt}", fmt))
+    return cache(lambda fmt: upload(dataset(fmt), f"gs://{BUCKET}/selected/{fmt}"))
 
 
 def viewed(url, **choice):

@@ -118,6 +118,16 @@ def test_an_interrupted_run_leaves_no_manifest_and_a_rerun_finishes(folder, monk
     assert not (folder / "_build").exists()
 
 
+@pytest.fixture(scope="module")
+def tars(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tars")
+    for shard in range(2):
+        samples = [(f"{number}.{suffix}", data) for number in range(shard, 10, 2)
+                   for suffix, data in (("jpg", image_of(number)), ("cls", b"%d" % (number % 3)))]  # fmt: skip
+        tar_of(folder / f"{shard}.tar", samples)
+    return folder
+
+
 def test_concurrent_runs_adopt_the_same_data_once(tars, tmp_path):
     """As the processes of a training do when they adopt into one cache."""
     with ThreadPoolExecutor(4) as threads:

@@ -6,6 +6,7 @@ import random
 import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_r
 from dataprep.errors import ConflictError, FormatError, StorageError, UsageError, VerificationError
 from dataprep.storage import ObjectInfo, open_storage
 from dataprep.storage.gcs_location import BucketLocation
-from tests.support.finished import build_here, details, kinds, verify_here
+from tests.support.adoption import upload
+from tests.support.finished import details, kinds, verify_here
 from tests.support.own_data import annotated, build_own
 from tests.support.replication import cards_at, checksums, flip_byte, kill_replicate, remove_all
 
@@ -34,18 +36,10 @@ def buckets(gcs) -> None:
 
 
 @pytest.fixture(scope="module")
-def sources(gcs, originals):
+def sources(gcs, finished):
     """A dataset in Europe by its format; only ever read."""
-    built: set[str] = set()
-
-    def url_of(fmt: str = "webdataset") -> str:
-        url = f"gs://copies-eu/{fmt}"
-        if fmt not in built:
-            build_here("imagenet", originals["imagenet"], url, fmt)
-            built.add(fmt)
-        return url
-
-    return url_of
+    uploaded = cache(lambda fmt: upload(finished(f"imagenet-{fmt}"), f"gs://copies-eu/{fmt}"))
+    return lambda fmt="webdataset": uploaded(fmt)
 
 
 @pytest.fixture

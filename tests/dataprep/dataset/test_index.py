@@ -42,7 +42,8 @@ from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.parquet import open_parquet
 from dataprep.storage.ranges import RangeFile
-from tests.support.finished import build_here, change_cell, column_values
+from tests.support.adoption import upload
+from tests.support.finished import change_cell, column_values
 from tests.support.parted_index import in_parts, parts_of
 
 
@@ -55,8 +56,8 @@ def test_row_groups_and_batches_of_the_index_are_read(damaged):
     assert index.read_group(1, ["key"]).column("key").to_pylist() == keys[index.group_rows[0] :][: index.group_rows[1]]
 
 
-def test_an_index_in_a_bucket_is_read(originals, bucket_url):
-    storage = open_storage(build_here("imagenet", originals["imagenet"], bucket_url, "webdataset"))
+def test_an_index_in_a_bucket_is_read(finished, bucket_url):
+    storage = open_storage(upload(finished("imagenet-webdataset"), bucket_url))
     index = open_index_file(storage, "index/val.parquet")
     assert len(index.read_group(0)) == index.group_rows[0]
     assert {row["kind"] for batch in open_events(storage, "train").batches(["kind"]) for row in batch.to_pylist()} == {
@@ -121,8 +122,8 @@ def test_every_bit_of_noise_is_data_or_an_error(damaged):
                 assert index.read_group(group).num_columns == 10
 
 
-def test_a_bucket_that_fails_is_not_a_broken_file(originals, bucket_url, monkeypatch):
-    storage = open_storage(build_here("coco-dup5", originals["coco"], bucket_url, "webdataset"))
+def test_a_bucket_that_fails_is_not_a_broken_file(finished, bucket_url, monkeypatch):
+    storage = open_storage(upload(finished("imagenet-webdataset"), bucket_url))
 
     def fail(self, size=-1):
         raise StorageError("connection lost")

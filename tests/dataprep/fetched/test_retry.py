@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from dataclasses import asdict, replace
+from functools import cache
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,10 +36,50 @@ from dataprep.storage import open_storage
 from dataprep.storage.parquet import open_parquet
 from dataprep.verification.run import verify
 from loaders import open_loader
+from tests.support.adoption import upload
 from tests.support.builds import digests
 from tests.support.fetched import ALL, FAULTS, PASSING, ROWS, Watcher, begin_retry, build_table, check_built, retry
 from tests.support.markdown import ROOT
-from tests.support.picture_web import picture
+from tests.support.picture_web import picture, picture_web
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A server, and a dataset of its pictures by format, whose copies the tests change."""
+    with picture_web() as web:
+
+        @cache
+        def of(fmt):
+            folder = tmp_path_factory.mktemp(fmt)
+            web.faults = dict(FAULTS)
+            build_table(web, folder, str(folder / "out"), fmt)
+            return folder / "out"
+
+        yield web, of
+
+
+@pytest.fixture
+def copied(served):
+    """Function that puts a copy of a dataset with some failures at a URL; its manifest."""
+
+    def put(url, fmt):
+        source = served[1](fmt)
+        upload(source, url) if "://" in url else shutil.copytree(source, url)
+        return read_manifest(open_storage(url))
+
+    return put
+
+
+@pytest.fixture
+def web(served, copied):
+    """The server, as if the datasets had just been built."""
+    web, of = served
+    for fmt in ("webdataset", "tfrecord"):
+        of(fmt)
+    web.faults = dict(FAULTS)
+    web.asked.clear()
+    yield web
+    web.__dict__.pop("answer", None)
 
 
 @pytest.fixture(
@@ -50,11 +91,11 @@ from tests.support.picture_web import picture
     ],
     ids="-".join,
 )
-def built(request, web, tmp_path):
+def built(request, web, copied, tmp_path):
     """The URL of a dataset with some failures."""
     fmt, place = request.param
     url = str(tmp_path / "storage") if place == "disk" else request.getfixturevalue("bucket_url")
-    build_table(web, tmp_path, url, fmt)
+    copied(url, fmt)
     return url
 
 
@@ -94,9 +135,9 @@ def test_loaders_read_the_samples_of_a_retry(built, web):
     assert sorted(captions) == sorted(f"Bild {number} ü" for number in range(ROWS))
 
 
-def test_repeated_retries_complete_the_dataset(web, tmp_path):
+def test_repeated_retries_complete_the_dataset(web, copied, tmp_path):
     url = str(tmp_path / "out")
-    build_table(web, tmp_path, url, "tfrecord")
+    copied(url, "tfrecord")
     del web.faults[11]
     assert retry(url).came == 1
     del web.faults[25]
@@ -205,9 +246,9 @@ def test_a_conflict_remains_one_when_the_retry_runs_again(built, web):
     check_built(built)
 
 
-def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, tmp_path, monkeypatch):
+def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, copied, tmp_path, monkeypatch):
     url = str(tmp_path / "out")
-    build_table(web, tmp_path, url, "tfrecord")
+    copied(url, "tfrecord")
     web.faults.clear()
     shutil.copytree(url, tmp_path / "before")
     import dataprep.fetched.retry as module
@@ -225,10 +266,10 @@ def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, tmp_path,
     check_built(url)
 
 
-def test_cards_get_the_new_revision_after_a_kill_before_them(web, tmp_path, monkeypatch):
+def test_cards_get_the_new_revision_after_a_kill_before_them(web, copied, tmp_path, monkeypatch):
     url = str(tmp_path / "out")
     storage = open_storage(url)
-    write_cards(storage, build_table(web, tmp_path, url, "webdataset"))
+    write_cards(storage, copied(url, "webdataset"))
     assert storage.replace(CROISSANT, b"edited", storage.read(CROISSANT))
     web.faults.clear()
     import dataprep.fetched.retry as module
@@ -408,9 +449,9 @@ def test_a_file_that_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
 
 
 @pytest.fixture
-def root(web, tmp_path):
+def root(web, copied, tmp_path):
     """The folder of a dataset with some failures."""
-    build_table(web, tmp_path, str(tmp_path / "out"), "webdataset")
+    copied(str(tmp_path / "out"), "webdataset")
     return tmp_path / "out"
 
 
@@ -468,9 +509,9 @@ def test_a_worker_with_other_codecs_is_refused(job):
 
 
 @pytest.fixture
-def built_once(web, tmp_path, storage_url):
+def built_once(web, copied, storage_url):
     """The URL of a dataset with some failures."""
-    build_table(web, tmp_path, storage_url, "webdataset")
+    copied(storage_url, "webdataset")
     return storage_url
 
 
@@ -485,9 +526,9 @@ def test_the_new_index_begins_with_the_old_one(built_once, web):
     assert open_index_file(open_storage(built_once), "index/train.parquet").group_rows[-1] == 5
 
 
-def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, tmp_path):
+def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, copied, tmp_path):
     url = str(tmp_path / "out")
-    build_table(web, tmp_path, url, "webdataset")
+    copied(url, "webdataset")
     web.faults = {2: 404}
     retry(url)
     stats = json.loads((tmp_path / "out" / "train" / "00004_stats.json").read_text())

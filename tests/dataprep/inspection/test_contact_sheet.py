@@ -16,7 +16,8 @@ from dataprep.inspection.contact_sheet import (
     open_sheet,
 )
 from dataprep.storage import open_storage
-from tests.support.finished import build_here, change_cell
+from tests.support.adoption import upload
+from tests.support.finished import change_cell
 from tests.support.own_data import annotated, annotated_rows, build_own, picture, write_files
 
 
@@ -55,9 +56,9 @@ def test_a_small_split_is_shown_whole(finished):
     assert [picture.key for picture in sheet(finished("imagenet-webdataset"), split=1)] == keys
 
 
-def test_a_dataset_in_a_bucket_gives_the_same_pictures(originals, bucket_url, finished):
+def test_a_dataset_in_a_bucket_gives_the_same_pictures(bucket_url, finished):
     for fmt in ("webdataset", "imagefolder"):
-        url = build_here("imagenet", originals["imagenet"], f"{bucket_url}/{fmt}", fmt)
+        url = upload(finished(f"imagenet-{fmt}"), f"{bucket_url}/{fmt}")
         assert sheet(url) == sheet(finished(f"imagenet-{fmt}"))
 
 

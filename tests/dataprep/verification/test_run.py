@@ -22,9 +22,9 @@ from dataprep.storage.gcs_location import BucketLocation
 from dataprep.storage.local import LocalStorage
 from dataprep.verification.findings import KINDS, Findings
 from dataprep.verification.run import ShardJob, check_replicas, check_shard, consistency_faults, published_faults
-from tests.support.adoption import adopt_here
+from tests.support.adoption import adopt_here, upload
 from tests.support.faults import Damaged, linked_copy, plant
-from tests.support.finished import CHECKED, build_here, change_cell, column_values, details, kinds, verify_here
+from tests.support.finished import CHECKED, change_cell, column_values, details, kinds, verify_here
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -73,8 +73,8 @@ def test_a_truncated_shard_is_one_finding(finished, name, tmp_path):
 
 
 @pytest.mark.parametrize("fmt", [pytest.param("webdataset", marks=pytest.mark.long), "imagefolder"])
-def test_damage_in_a_bucket_is_found(originals, bucket_url, fmt):
-    url = build_here("imagenet", originals["imagenet"], bucket_url, fmt)
+def test_damage_in_a_bucket_is_found(finished, bucket_url, fmt):
+    url = upload(finished(f"imagenet-{fmt}"), bucket_url)
     assert verify_here(url, deep=True).verdict == "whole"
     storage = open_storage(url)
     names = [info.name for info in storage.list("train/")]
