@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import threading
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,15 +14,12 @@ from dataprep.errors import DataprepError, StorageError, UsageError, Verificatio
 from dataprep.storage import gcs_client
 from loaders import LoaderConfig, mixture, open_loader
 from loaders.dataset import open_dataset
+from loaders.samples import Samples
+from tests.conftest import BUCKET
 from tests.support.adoption import adopt_here, image_of, tar_of
 from tests.support.builds import FORMATS
-from tests.support.on_use import on_use
 from tests.support.own_data import annotated, annotated_rows, build_own, class_folders, stored_values
 from train.batches.data import open_data
-
-open_batches = on_use("loaders.grain:open_batches")
-OrderSampler = on_use("loaders.torch:OrderSampler")
-TorchSamples = on_use("loaders.torch:TorchSamples")
 
 
 def test_a_dataset_is_picklable_and_opens_one_storage(dataset):
@@ -43,15 +41,10 @@ def test_a_relative_path_is_the_same_after_the_process_has_gone_elsewhere(datase
     by_file = mixture("mix.json")
     config = LoaderConfig(**settings, cache_dir="cache")
     monkeypatch.chdir(home)
-    listed, samples = mixture([(name, 1)]), TorchSamples.open(name, image_size=16)
-    batches, data = open_batches(name, **settings), open_data(name)
-    loader = open_loader(name, **settings, processes=1)
+    listed, data, loader = mixture([(name, 1)]), open_data(name), open_loader(name, **settings, processes=1)
     monkeypatch.chdir("/")
     with loader:
         expected = next(iter(loader)).keys
-    positions = next(iter(OrderSampler(samples, batch_size=4)))
-    assert [each["key"] for each in pickle.loads(pickle.dumps(samples)).__getitems__(positions)] == expected
-    assert next(iter(batches))["keys"] == expected
     for opened in (open_loader(listed, **settings), open_loader(by_file, **settings)):
         with opened:
             assert next(iter(opened)).keys == expected
@@ -137,7 +130,7 @@ OPENED = {
     "loader": lambda url, deadline_s: open_loader(url, batch_size=1, deadline_s=deadline_s),
     "dataset": lambda url, deadline_s: open_dataset(url, "train", deadline_s=deadline_s),
     "mixture": open_mixture,
-    "samples": lambda url, deadline_s: TorchSamples.open(url, deadline_s=deadline_s),
+    "samples": lambda url, deadline_s: Samples.open(url, deadline_s=deadline_s),
 }
 
 
@@ -171,13 +164,26 @@ def fields_of(url, **settings):
 EXPECTED = {row["file_name"].removesuffix(".jpg"): stored_values(row) for row in annotated_rows()}
 
 
+@pytest.fixture(scope="module")
+def built(source, gcs, tmp_path_factory):
+    """The same on a disk and in a bucket, by format."""
+
+    @cache
+    def of(fmt):
+        outputs = tmp_path_factory.mktemp("built") / fmt, f"gs://{BUCKET}/fields/{fmt}"
+        for output in outputs:
+            build_own(source, output, fmt)
+        return outputs
+
+    return of
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
-def test_fields_are_those_of_the_metadata(source, tmp_path, bucket_url, fmt):
-    for output in (tmp_path / "out", f"{bucket_url}/out"):
-        build_own(source, output, fmt)
-        assert fields_of(output) == EXPECTED
-    assert fields_of(tmp_path / "out", processes=1) == EXPECTED
-    assert fields_of(tmp_path / "out", shuffle=True, batch_size=9) == EXPECTED
+def test_fields_are_those_of_the_metadata(built, fmt):
+    disk, bucket = built(fmt)
+    assert fields_of(disk) == fields_of(bucket) == EXPECTED
+    assert fields_of(disk, processes=1) == EXPECTED
+    assert fields_of(disk, shuffle=True, batch_size=9) == EXPECTED
 
 
 def test_fields_that_an_image_folder_does_not_have(source, tmp_path):
@@ -191,9 +197,8 @@ def test_fields_that_an_image_folder_does_not_have(source, tmp_path):
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])
 @pytest.mark.parametrize("settings", [{}, {"on_error": "skip"}, {"shuffle": False, "processes": 1}])
-def test_fields_that_no_record_has_are_refused_when_the_loader_is_opened(source, tmp_path, bucket_url, fmt, settings):
-    for output in (tmp_path / "out", f"{bucket_url}/out"):
-        build_own(source, output, fmt)
+def test_fields_that_no_record_has_are_refused_when_the_loader_is_opened(built, fmt, settings):
+    for output in built(fmt):
         with pytest.raises(UsageError) as caught:
             open_loader(str(output), batch_size=1, image_size=16, fields=("caption", "captions"), **settings)
         message = str(caught.value)

@@ -143,6 +143,14 @@ def test_batches_go_through_grains_own_transformations(dataset, batches):
     iterator.close()
 
 
+def test_batches_of_a_relative_path_are_read_where_they_were_opened(dataset, batches, monkeypatch):
+    monkeypatch.chdir(dataset("webdataset").parent)
+    opened = open_batches(dataset("webdataset").name, batch_size=4, image_size=16)
+    monkeypatch.chdir("/")
+    with open_loader(str(dataset("webdataset")), batch_size=4, image_size=16) as loader:
+        assert next(iter(opened))["keys"] == next(iter(loader)).keys
+
+
 def test_an_evaluation_resumes_after_any_batch(dataset):
     dataset = open_batches(dataset("webdataset"), "val", batch_size=2, image_size=32)
     iterator = iter(dataset)

@@ -1,6 +1,8 @@
 """The PyTorch adapter, PyTorch's own protocols of data and state, and normalisation on the device."""
 
+import gc
 import json
+import pickle
 from contextlib import ExitStack
 from itertools import islice
 
@@ -9,6 +11,7 @@ import pytest
 
 from dataprep.errors import UsageError
 from loaders import open_loader
+from loaders.engine.producer import Buffers
 from tests.support.adapters import SMALL, AdapterContract
 from tests.support.on_use import on_use
 
@@ -19,7 +22,6 @@ DataLoader = on_use("torch.utils.data:DataLoader")
 torch_nodes = on_use("torchdata.nodes")
 StatefulDataLoader = on_use("torchdata.stateful_dataloader:StatefulDataLoader")
 DistributedSampler = on_use("torch.utils.data:DistributedSampler")
-torchvision_normalize = on_use("torchvision.transforms.v2.functional:normalize")
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -41,6 +43,26 @@ def test_tensors_share_the_loaders_memory(loader):
     batch = next(iter(loader))
     for name, tensor in tensors_of(batch).items():
         assert np.shares_memory(tensor.numpy(), getattr(batch, name))
+
+
+def test_a_view_of_a_tensor_keeps_the_memory_in_use():
+    buffers = Buffers(12_000)
+    kept = torch.from_numpy(buffers.take().data.reshape(10, 20, 20, 3)).permute(0, 3, 1, 2)[2]
+    gc.collect()
+    before, other = kept.clone(), buffers.take()
+    other.data[:] = np.random.default_rng(0).integers(1, 255, 12_000)
+    assert torch.equal(kept, before)
+
+
+def test_samples_of_a_relative_path_are_read_where_they_were_opened(dataset, monkeypatch):
+    monkeypatch.chdir(dataset("webdataset").parent)
+    samples = adapter.TorchSamples.open(dataset("webdataset").name, image_size=16)
+    monkeypatch.chdir("/")
+    (positions, *_) = adapter.OrderSampler(samples, batch_size=4)
+    with open_loader(str(dataset("webdataset")), batch_size=4, image_size=16) as loader:
+        expected = next(iter(loader)).keys
+    assert [each["key"] for each in pickle.loads(pickle.dumps(samples)).__getitems__(positions)] == expected
+    samples.close()
 
 
 def test_epochs_have_equal_lengths_and_continue_each_other(loader, expected):
@@ -96,11 +118,12 @@ def test_dataloader_with_workers_is_refused(loader, start):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
-def test_normalize_equals_torchvisions(dtype, tolerance):
+def test_normalize_is_what_torchvisions_documents_say(dtype, tolerance):
+    """Of values from 0 to 1 the mean is subtracted, and the rest divided by the deviation. Its import takes 5 s."""
     dtype = getattr(torch, dtype)
     images_NHWC = torch.arange(2 * 5 * 7 * 3, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(2, 5, 7, 3)
     images_NCHW = adapter.normalize(images_NHWC, mean=MEAN, std=STD, dtype=dtype)
-    expected = torchvision_normalize(images_NHWC.permute(0, 3, 1, 2).float() / 255, list(MEAN), list(STD))
+    expected = ((images_NHWC.float() / 255 - torch.tensor(MEAN)) / torch.tensor(STD)).permute(0, 3, 1, 2)
     assert images_NCHW.shape == (2, 3, 5, 7)
     assert images_NCHW.dtype == dtype
     assert images_NCHW.is_contiguous(memory_format=torch.channels_last)

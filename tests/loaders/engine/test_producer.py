@@ -14,14 +14,12 @@ from dataprep.errors import DataprepError, StorageError
 from loaders import open_loader
 from loaders.engine.producer import Buffers
 from tests.support.descriptors import open_descriptors
-from tests.support.on_use import on_use
 from tests.support.waiting import LONGEST_S, wait_for
 
-torch = on_use("torch")
 SMALL = {"batch_size": 12, "image_size": 64}
 
 
-@pytest.mark.parametrize("processes", [0, 2])
+@pytest.mark.parametrize("processes", [0, 1])
 def test_closing_by_another_thread_wakes_the_reader(dataset, processes):
     loader = open_loader(str(dataset("webdataset")), **SMALL, processes=processes)
     batches = iter(loader)
@@ -85,12 +83,11 @@ def test_memory_is_reused_once_nothing_refers_to_it():
     assert (again.data == 7).all()  # whoever takes it writes it
 
 
-def test_slices_views_and_tensors_keep_the_memory_in_use():
+def test_slices_and_views_keep_the_memory_in_use():
     buffers = Buffers(12_000)
     for keep in (
         lambda array: array[10:20],
         lambda array: array.reshape(10, 20, 20, 3)[3:4, ::2, :, 0],
-        lambda array: torch.from_numpy(array.reshape(10, 20, 20, 3)).permute(0, 3, 1, 2)[2],
         lambda array: memoryview(array)[5:6],
     ):
         kept = keep(buffers.take().data)
