@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from dataprep.cli import COMMANDS
 from dataprep.cloud.accelerators import parse_accelerator, zone_note
+from tests.support import warm
 from tests.support.libraries import in_process, output_of
 from tests.support.markdown import ROOT, Block, blocks, commands, is_undecided, shows
 
@@ -25,7 +25,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """As after `make setup`, with no network and nothing of the user's."""
     return {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        **warm.stand_in(tmp_path_factory.mktemp("programs")),
         "HOME": str(tmp_path_factory.mktemp("home")),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",

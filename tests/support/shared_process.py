@@ -20,6 +20,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[2]
 POLL_S = 0.005
+RUN = "PYTEST_XDIST_TESTRUNUID"
 LONGEST_END_S = 5
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
@@ -29,13 +30,17 @@ ONE_THREAD = {
 """For a process that forks programs. Read when libgomp and pyarrow are loaded: threads would not be forked, too."""
 
 
+def run_id() -> str:
+    """What tells a run of the tests from others."""
+    return os.environ.get(RUN, str(os.getpid()))
+
+
 @functools.cache
 def connect(kind: socket.SocketKind, module: str, *arguments: str) -> socket.socket:
     """Return a connection to the process that runs a module with these arguments; one of each in this process."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     spaces = [os.readlink(f"/proc/self/ns/{each}") for each in ("mnt", "user")]  # another one has other disks
     digest = hashlib.sha256(repr((module, arguments, spaces)).encode()).hexdigest()
-    address = f"\0dataprep-tests-{run}-{digest[:16]}"  # no file: it goes with the process
+    address = f"\0dataprep-tests-{run_id()}-{digest[:16]}"  # no file: it goes with the process
     started = None
     while True:
         connection = _socket(kind)

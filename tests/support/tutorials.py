@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.support import warm
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.markdown import ROOT, blocks, commands, is_undecided, shows
 
@@ -90,9 +91,11 @@ def surroundings(text: str, folder: Path) -> Iterator[dict[str, str]]:
     home.mkdir()
     work = folder / "work"
     work.mkdir()
+    programs = folder / "programs"
+    programs.mkdir()
     environment = {
         **os.environ,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        **warm.stand_in(programs),
         "HOME": str(home),
         "PWD": str(work),
         "COLUMNS": "120",

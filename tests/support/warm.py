@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tests.support import shared_process
-from tests.support.shared_process import POLL_S
+from tests.support.shared_process import POLL_S, REPOSITORY
 
 TORCH = (
     "torch",
@@ -153,6 +153,35 @@ def start(
         os.close(theirs_out)
         os.close(theirs_err)
     return Process(imported, pid, out, err)
+
+
+def stand_in(folder: Path) -> dict[str, str]:
+    """Write a `dataprep` that runs the command line in a process that is forked here; the variables of its callers."""
+    shared_process.connect(socket.SOCK_SEQPACKET, __name__, *DATAPREP)  # what forks stays until this process ends
+    lines = ("import sys", f"sys.path.insert(0, {str(REPOSITORY)!r})", "from tests.support import warm", "warm.main()")
+    path = folder / "dataprep"
+    path.write_text("\n".join([f"#!{sys.executable} -S", *lines, ""]))
+    path.chmod(0o755)
+    names = (str(folder), str(Path(sys.executable).parent), os.environ["PATH"])
+    return {"PATH": os.pathsep.join(names), shared_process.RUN: shared_process.run_id()}
+
+
+def main() -> NoReturn:
+    """Run `dataprep` with the streams, arguments and environment of this process, and end as it does."""
+    request = {
+        "module": "dataprep",
+        "arguments": sys.argv[1:],
+        "environment": dict(os.environ),
+        "folder": str(Path.cwd()),
+    }
+    pid = _ask(DATAPREP, request, 1, 2)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    select.select([os.pidfd_open(pid)], [], [])
+    code = None
+    while code is None:
+        code = _ask(DATAPREP, {"poll": pid})
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def _ask(imported: tuple[str, ...], request: dict[str, Any], *descriptors: int) -> Any:
