@@ -58,6 +58,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/formats/test_tfrecord.py::test_tensorflow_reads_what_is_written": READERS,
     "tests/dataprep/formats/test_tfrecord.py::test_tfds_loads_the_directory": READERS,
     "tests/dataprep/formats/test_webdataset.py::test_long_keys_are_read_by_the_libraries": READERS,
+    "tests/dataprep/host/test_program.py::test_windows_is_refused_by_programs_of_training": ("train/",),
     "tests/dataprep/sources/test_table_files.py::test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error": (
         SOURCES
     ),

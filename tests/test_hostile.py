@@ -5,7 +5,7 @@ import pytest
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
 
-SAMPLE = sorted(HOSTILE, key=lambda case: case.outcome)[::40]
+SAMPLE = sorted(HOSTILE, key=lambda case: case.outcome)[::90]
 
 
 @pytest.mark.parametrize("case", SAMPLE, ids=lambda case: case.name)

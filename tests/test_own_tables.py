@@ -7,6 +7,8 @@ import tarfile
 from dataclasses import replace
 from hashlib import sha256
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.driver import run_build
@@ -28,7 +30,7 @@ from tests.support.interop import (
     read_with_hf_datasets,
 )
 from tests.support.own_data import build_own, picture, request, write_files
-from tests.support.tables import BREEDS, hub, hub_rows, write_hub, write_rows
+from tests.support.tables import BREEDS, IMAGE, hub, hub_rows, hub_schema, write_hub, write_rows
 
 
 def asked(source, output, **own):
@@ -128,9 +130,7 @@ def test_overwriting_uses_what_is_unpacked_and_leaves_nothing(tmp_path, storage_
 
 
 def write_imagenet(folder, source):
-    """With `datasets`, parquet files of the pictures in the tars, with the names and labels of ILSVRC/imagenet-1k."""
-    import datasets
-
+    """Parquet files of the pictures in the tars, with the names and labels of ILSVRC/imagenet-1k."""
     storage, imagenet = open_storage(str(source)), dataset_named("imagenet")
     for split, name in (("train", "train"), ("val", "validation")):
         found = imagenet.enumerate(storage, split, allow_partial=True)
@@ -139,10 +139,10 @@ def write_imagenet(folder, source):
             wnid, stem = found.classes[ref.label], ref.key.rpartition("/")[2]
             image = {"bytes": storage.read_range(ref.source, ref.offset, ref.num_bytes), "path": f"{stem}_{wnid}.JPEG"}
             rows.append({"image": image, "label": ref.label})
-        columns = {"image": datasets.Image(), "label": datasets.ClassLabel(names=list(found.classes))}
-        table = datasets.Dataset.from_list(rows[::-1], features=datasets.Features(columns))
+        schema = hub_schema({"image": IMAGE, "label": pa.int64()}, {"label": found.classes})
         for number in range(2):
-            table.shard(2, number).to_parquet(folder / f"data/{name}-0000{number}-of-00002.parquet")
+            table = pa.Table.from_pylist(rows[number::2], schema)
+            pq.write_table(table, folder / f"data/{name}-0000{number}-of-00002.parquet")
 
 
 def index_of(url, split):

@@ -17,7 +17,7 @@ from tests.attacks import Attack
 from tests.support.flags import EXIT_CODES, Call, all_calls
 
 REPOSITORY = Path(__file__).parents[2]
-SAMPLE = 15
+SAMPLE = 8
 """Calls of `dataprep` that `make test` makes; others each time that the list of parameters changes."""
 
 

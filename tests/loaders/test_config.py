@@ -53,14 +53,14 @@ def test_a_setting_of_the_wrong_type_says_what_was_got_and_expected(settings, me
 
 
 @pytest.mark.parametrize("name", LoaderConfig.__dataclass_fields__)
-@pytest.mark.parametrize("value", [object, b"x", [None], {}, -1, math.nan, "", 2**70], ids=repr)
-def test_any_value_of_any_setting_is_accepted_or_refused_by_name(name, value):
-    refused = None
-    try:
-        LoaderConfig(**{"batch_size": 8, name: value})
-    except UsageError as error:
-        refused = str(error)
-    assert refused is None or (name in refused and "\n" not in refused)
+def test_any_value_of_any_setting_is_accepted_or_refused_by_name(name):
+    refused = []
+    for value in (object, b"x", [None], {}, -1, math.nan, "", 2**70):
+        try:
+            LoaderConfig(**{"batch_size": 8, name: value})
+        except UsageError as error:
+            refused.append(str(error))
+    assert [text for text in refused if name not in text or "\n" in text] == []
 
 
 @pytest.mark.parametrize("place", [{"url": 7}, {"url": None}, {"split": 7}], ids=str)

@@ -13,12 +13,6 @@ def one_at_a_time(image_HWC, rng):
     return image_HWC
 
 
-def side_by_side(image_HWC, rng):
-    """Ten milliseconds, in as many threads as there are."""
-    time.sleep(0.01)
-    return image_HWC
-
-
 def computing(image_HWC, rng):
     """Five milliseconds of CPU time, with the interpreter lock, as a loop in Python takes them."""
     until_s = time.thread_time() + 0.005

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.builds import FORMATS, dataprep_anew, digests
+from tests.support.builds import FORMATS, dataprep, digests
 from tests.support.converting import content, converted
 from tests.support.own_data import annotated
 
@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 
 def build(*more, output="out", fmt="webdataset"):
     arguments = ["--source", "source", "--output", output, "--format", fmt, "--workers", 1, "--num-shards", 2]
-    return dataprep_anew("build", "my_pets:Pets", *arguments, *more)
+    return dataprep("build", "my_pets:Pets", *arguments, *more)
 
 
 @pytest.mark.parametrize("formats", [("webdataset",), pytest.param(FORMATS, marks=pytest.mark.long)], ids=len)
@@ -56,8 +56,8 @@ def test_a_dataset_of_a_class_is_read_without_it(folder, formats):
     assert digests("webdataset") == before
     for fmt in formats:
         assert content(fmt) == content("webdataset")
-        assert dataprep_anew("verify", fmt, "--deep").returncode == 0
-    assert "pets · webdataset" in dataprep_anew("inspect", "webdataset").stdout
+        assert dataprep("verify", fmt, "--deep").returncode == 0
+    assert "pets · webdataset" in dataprep("inspect", "webdataset").stdout
     manifest = converted("webdataset", "back", "tfrecord")
     assert (manifest.licence, manifest.splits[0].repeats["count"]) == ("CC-BY-4.0", 2)
     missing = build(output="again")

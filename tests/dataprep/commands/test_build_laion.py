@@ -187,7 +187,6 @@ def test_several_tables_or_a_folder_of_tables_are_one_source(web, tmp_path):
         (["--verify-hash", "md5"], "--verify-hash md5: the table has no such column"),
         (["--max-punsafe", "0.5"], "--max-punsafe needs a column punsafe"),
         (["--contact", "me"], "contact 'me' is not an address"),
-        (["--runner", "DataflowRunner"], "--project"),
         (["--", "--region=x"], "got options --region=x for another engine than --runner local"),
     ],
 )

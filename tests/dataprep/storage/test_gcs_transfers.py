@@ -129,7 +129,7 @@ def test_a_forked_child_can_read(bucket_url: str) -> None:
 
 
 LARGE = 2 * UPLOAD_CHUNK_BYTES + 12_345
-SIZES = [0, 1, UPLOAD_CHUNK_BYTES - 1, UPLOAD_CHUNK_BYTES, 2 * UPLOAD_CHUNK_BYTES, LARGE]
+SIZES = [0, 1, UPLOAD_CHUNK_BYTES, LARGE]
 
 
 def write(storage, name, data, step=1_000_000):
@@ -172,9 +172,9 @@ def test_nothing_is_visible_before_the_end_nor_after_an_error(bucket_url):
     with pytest.raises(RuntimeError, match="an image was bad"):
         write_and_fail()
     assert list(storage.list()) == []
-    again, crc32c = write(storage, "a.tar", b"good" * 10_000_000)
+    again, crc32c = write(storage, "a.tar", b"good" * 5_000_000)
     storage.publish(again, "a.tar", crc32c)
-    assert storage.stat("a.tar").num_bytes == 40_000_000
+    assert storage.stat("a.tar").num_bytes == 20_000_000
 
 
 def test_an_existing_equal_object_is_success_and_a_different_one_a_conflict(bucket_url):
@@ -201,8 +201,8 @@ def test_an_object_that_arrived_damaged_is_replaced(bucket_url):
 def test_shards_are_published_despite_failing_requests(gcs, bucket_url):
     storage, data = open_storage(bucket_url), os.urandom(LARGE)
     gcs.set_faults(0.3, seed=1)
-    for number in range(5):
+    for number in range(3):
         spool, crc32c = write(storage, f"{number}.tar", data)
         storage.publish(spool, f"{number}.tar", crc32c)
     gcs.set_faults(0)
-    assert [info.num_bytes for info in storage.list()] == [LARGE] * 5
+    assert [info.num_bytes for info in storage.list()] == [LARGE] * 3
