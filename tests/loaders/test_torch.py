@@ -119,7 +119,7 @@ def test_dataloader_with_workers_is_refused(loader, start):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 1e-2)])
 def test_normalize_is_what_torchvisions_documents_say(dtype, tolerance):
-    """Of values from 0 to 1 the mean is subtracted, and the rest divided by the deviation. Its import takes 5 s."""
+    """The mean is subtracted from values of 0 to 1, and the rest divided by the deviation."""
     dtype = getattr(torch, dtype)
     images_NHWC = torch.arange(2 * 5 * 7 * 3, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(2, 5, 7, 3)
     images_NCHW = adapter.normalize(images_NHWC, mean=MEAN, std=STD, dtype=dtype)

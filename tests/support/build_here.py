@@ -45,7 +45,7 @@ def in_formats(in_a_bucket: str, *names: str, **values: Sequence[object]) -> pyt
     Args:
         in_a_bucket: Format of the dataset in a bucket.
         names: Further arguments of the test.
-        values: Their values by format; only these formats are taken. None: all formats.
+        values: Values of `names` by format; without them all formats are taken.
     """
     rows = [
         (fmt, "bucket" if fmt == in_a_bucket else "disk", *values.get(fmt, ()))
