@@ -23,7 +23,9 @@ check_region     Calculate what reading a bucket costs from where it is read.
 plan_input       Calculate whether the hosts of a TPU can feed it.
 retry_failed     Fetch failed rows of a table of URLs again.
 select           Choose samples as a view, `URL@NAME`.
+map              Add columns: a value for each sample, made by a function or joined from a table.
 open_loader      Open a loader; loaders/ has the others.
+Columns, ColumnType, Samples  What a function for map takes and returns, and the batch that it gets.
 Dataset, Report, Summary, Progress  Results of these functions, and the argument of their callback `progress`.
 DataprepError    Base of all errors; UsageError and the others are in dataprep.errors.
 
@@ -37,6 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from dataprep.column_functions import Columns, Samples
     from dataprep.commands.adopt import adopt
     from dataprep.commands.build import (
         build,
@@ -51,12 +54,14 @@ if TYPE_CHECKING:
     from dataprep.commands.check_region import check_region
     from dataprep.commands.convert import convert
     from dataprep.commands.inspect import inspect
+    from dataprep.commands.map import map
     from dataprep.commands.plan_input import plan_input
     from dataprep.commands.progress import Progress
     from dataprep.commands.replicate import replicate
     from dataprep.commands.retry_failed import retry_failed
     from dataprep.commands.select import select
     from dataprep.commands.verify import verify
+    from dataprep.dataset.column_files import ColumnType
     from dataprep.dataset.opened import Dataset
     from dataprep.dataset.opened import open_dataset as open
     from dataprep.errors import DataprepError
@@ -66,10 +71,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 __all__ = [
+    "ColumnType",
+    "Columns",
     "DataprepError",
     "Dataset",
     "Progress",
     "Report",
+    "Samples",
     "Summary",
     "adopt",
     "build",
@@ -83,6 +91,7 @@ __all__ = [
     "check_region",
     "convert",
     "inspect",
+    "map",
     "open",
     "open_loader",
     "plan_input",
@@ -92,10 +101,13 @@ __all__ = [
     "verify",
 ]
 _PLACES = {
+    "ColumnType": "dataprep.dataset.column_files",
+    "Columns": "dataprep.column_functions",
     "DataprepError": "dataprep.errors",
     "Dataset": "dataprep.dataset.opened",
     "Progress": "dataprep.commands.progress",
     "Report": "dataprep.verification.run",
+    "Samples": "dataprep.column_functions",
     "Summary": "dataprep.inspection.inspect",
     "adopt": "dataprep.commands.adopt",
     "build": "dataprep.commands.build",
@@ -109,6 +121,7 @@ _PLACES = {
     "check_region": "dataprep.commands.check_region",
     "convert": "dataprep.commands.convert",
     "inspect": "dataprep.commands.inspect",
+    "map": "dataprep.commands.map",
     "open": "dataprep.dataset.opened:open_dataset",
     "open_loader": "loaders.loader",
     "plan_input": "dataprep.commands.plan_input",

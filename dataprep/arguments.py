@@ -60,6 +60,8 @@ Places = str | PathLike[str] | Sequence[str | PathLike[str]]
 """Type of an option for folders, files or URLs that may be repeated."""
 Pairs = Mapping[str, str]
 """Type of an option NAME=VALUE that may be repeated."""
+Functions = Mapping[str, str | Callable[..., Any]]
+"""Type of an option NAME=FUNCTION that may be repeated; the request holds texts."""
 MOST_COUNT = 2**31 - 1
 """Largest count that an option accepts: no machine has this many threads, images or pixels."""
 MOST_SEED = 2**64 - 1
@@ -230,7 +232,7 @@ class _Spec:
     example: str = ""
     """Example of a value, for errors."""
     flag: str = ""
-    """Spelling on the command line if it differs from the field's name."""
+    """Spelling on the command line if it differs from the field's name; a positional field is an option with it."""
     also: tuple[str, ...] = ()
     """More spellings on the command line."""
     envvar: str = ""
@@ -443,6 +445,8 @@ def _key(field: dataclasses.Field[Any], hint: Any, spelling: str) -> _Key:
         plain = int
     elif plain == Places:
         plain = Texts
+    elif plain == Functions:
+        plain = Pairs
     elif plain == Place or {str, PathLike[str]} <= {*parts}:
         plain = str
     elif is_union and Path in parts:
@@ -452,7 +456,7 @@ def _key(field: dataclasses.Field[Any], hint: Any, spelling: str) -> _Key:
     default = field.default
     if field.default_factory is not dataclasses.MISSING:
         default = field.default_factory
-    is_argument = not field.kw_only or spec.rest
+    is_argument = (not field.kw_only and not spec.flag) or spec.rest
     spelling = field.name.upper() if is_argument else spec.flag or spelling
     return _Key(field.name, spec, plain, choices, default, is_optional, not field.kw_only, count, spelling)
 
@@ -648,7 +652,7 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
     if spec.rest:
         is_needed = key.default is dataclasses.MISSING
         return click.Argument([key.name], nargs=-1, type=click.UNPROCESSED, metavar=spec.metavar, required=is_needed)
-    if key.is_positional:
+    if key.is_positional and not spec.flag:
         count = -1 if key.kind is Texts else 1
         return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar, nargs=count, required=True)
     is_many, default = key.kind in (Texts, Pairs), key.default

@@ -34,6 +34,7 @@ COMMANDS = {
     "demo-data": "Write small original files in the layouts of the real datasets, to try every command.",
     "diagnose": "Find what a training run waits for, what to change, and what the change brings.",
     "inspect": "Show counts, sizes, classes and pictures of a finished dataset.",
+    "map": "Add columns: a value for each sample, made by a function or joined from a table.",
     "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
     "replicate": "Copy a dataset to other regions, near its readers.",
     "retry-failed": "Fetch failed rows of a table of URLs again, and add their images as new shards.",

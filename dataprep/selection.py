@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 from dataprep.arrays import NDArray, np, pa
 from dataprep.builder.finished import readable_manifest
 from dataprep.dataset.adopted import open_named_data
+from dataprep.dataset.column_files import column_names, read_column, read_values
 from dataprep.dataset.columns import from_numpy, numbers_or_zero, strings, table_of
 from dataprep.dataset.hashes import name_hashes
 from dataprep.dataset.index import open_index, spool_row_groups
@@ -62,6 +63,7 @@ MAX_MEMORY = "1GiB"
 MAX_EXCEPT_BYTES = 2**30
 LONGEST_CONDITION = 10_000
 _LIMIT_S = 600.0
+_FETCHED_ROWS = 1 << 12
 SAME_IMAGE = """
 SELECT split, shard, sample FROM prints
 SEMI JOIN (SELECT size, crc FROM prints GROUP BY ALL HAVING count(*) > 1) USING (size, crc) ORDER BY ALL
@@ -214,10 +216,17 @@ class Engine:
         return found
 
     def insert(self, name: str, rows: pa.Table) -> None:
-        """Append rows to a table."""
+        """Append rows to a table, which the first ones make."""
         self._connection.register("added", rows)
+        self._connection.execute(f"CREATE TABLE IF NOT EXISTS {name} AS FROM added LIMIT 0")
         self._connection.execute(f"INSERT INTO {name} SELECT * FROM added")
         self._connection.unregister("added")
+
+    def values(self, statement: str) -> Iterator[Any]:
+        """Yield the values of the column that a statement of ours selects; no other statement may run meanwhile."""
+        found = self._connection.execute(statement)
+        while rows := found.fetchmany(_FETCHED_ROWS):
+            yield from (value for (value,) in rows)
 
     def passed(self, condition: Condition, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows fulfil a condition."""
@@ -287,7 +296,7 @@ class _Selection(AbstractContextManager["_Selection"]):
         names = frozenset().union(*(condition.columns for condition in self._conditions))
         if self._listed:
             names |= {*_NAMING} & manifest.features.keys()
-        self._columns = Columns(manifest, self._data, names)
+        self._columns = Columns(manifest, storage, self._data, names)
         self._copies = self._found_copies() if choice.dedup else {}
 
     def __exit__(self, *details: object) -> None:
@@ -419,11 +428,15 @@ class _Selection(AbstractContextManager["_Selection"]):
 
 
 class Columns:
-    """The columns that conditions see: those of the index, the class, and the stored fields that are named."""
+    """The columns that conditions see: those of the index, the class, and the stored fields and columns that are
+    named."""
 
-    def __init__(self, manifest: Manifest, data: Storage, names: Iterable[str]) -> None:
-        self._manifest, self._data = manifest, data
-        self._fields = tuple(sorted(set(names) - {*_COLUMNS}))
+    def __init__(self, manifest: Manifest, index: Storage, data: Storage, names: Iterable[str]) -> None:
+        self._manifest, self._index, self._data = manifest, index, data
+        wanted = set(names) - {*_COLUMNS}
+        made = wanted - manifest.features.keys() & set(column_names(index)) if wanted else ()
+        self._made = {name: read_column(index, manifest, name) for name in sorted(made)}
+        self._fields = tuple(sorted(wanted - self._made.keys()))
         self._unseen = set(self._fields)
         if manifest.features or FORMATS[manifest.format].one_file_per_image:
             self._unseen -= manifest.features.keys()
@@ -431,7 +444,7 @@ class Columns:
 
     def check(self) -> None:
         """Raise UsageError if no sample that was read has a field of one of the names."""
-        known = (*_COLUMNS, *self._manifest.features)
+        known = (*_COLUMNS, *self._manifest.features, *column_names(self._index))
         for name in sorted(self._unseen):
             raise UsageError(f"`where`: no column {quoted(name)}{there_are(name, known)}")
 
@@ -442,6 +455,11 @@ class Columns:
         columns: dict[str, pa.Array | pa.ChunkedArray] = {name: rows.column(name) for name in names}
         columns["split"] = strings([split.name] * count)
         columns["class_name"] = strings([class_name_of(label, self._manifest.classes) or "" for label in labels])
+        for name, column in self._made.items():
+            if column.type.shape or column.type.kind == "bytes":
+                raise UsageError(f"`where`: {name} has values {column.type}, expected numbers or text")
+            found = read_values(self._index, column.type, column.shard(split.name, number))
+            columns[name] = pa.array(found, pa.large_string() if column.type.kind == "text" else None)
         if self._fields:
             if number == 0:
                 self._read = stored_fields(self._manifest, self._data, split, self._fields)

@@ -69,7 +69,8 @@ class EngineChoice:
 class EngineWork:
     """Facts about the build that an engine gets before it is planned."""
 
-    dataset: str
+    worker_modules: tuple[str, ...]
+    """Modules that a worker imports before its first shard."""
     source_url: str
     output_url: str
     stall_s: float

@@ -21,11 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from dataprep.builder.output import open_build
 from dataprep.builder.pool import Pool
 from dataprep.builder.receipts import POLL_S, ReceiptWatch
-from dataprep.builder.recipe import BuildJob, Engine, begin_shard, recipe_of
-from dataprep.dataset.manifest import MANIFEST
+from dataprep.builder.recipe import BuildJob, Engine, begin_shard, recipe_named
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import UsageError
 from dataprep.host.heartbeat import beat
@@ -63,8 +61,7 @@ def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
 def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
     """Open a pool; its modules are imported while the originals are listed and planned."""
     on_disk = open_storage(work.source_url).is_local and open_storage(work.output_url).is_local
-    modules = recipe_of(work.dataset).worker_modules
-    preload = modules if on_disk else (*modules, *_BUCKET_MODULES)
+    preload = work.worker_modules if on_disk else (*work.worker_modules, *_BUCKET_MODULES)
     with Pool(choice.workers, work.warn, preload=preload, stall_s=work.stall_s) as pool:
 
         def build(
@@ -142,11 +139,11 @@ class _PartOfBuild:
     ) -> None:
         self._part, self._workers, self._log, self._indexes = part, workers, log, indexes
         self._build = partial(build, job)
-        self._opened = open_build(job.output_url, job.root, job.pointer)
-        self._watch = ReceiptWatch(self._opened.storage, self._opened.root, indexes)
+        self._is_over = partial(recipe_named(job.recipe).is_over, job)
+        self._watch = ReceiptWatch(open_storage(job.output_url), job.root, indexes)
         self._built, self._building_s = 0, 0.0
         self._is_whole = False
-        """Whether there is a manifest; the receipts may be gone then."""
+        """Whether the result is published; the receipts may be gone then."""
 
     def receipts(self) -> Iterator[ShardReceipt]:
         """Build until no shard is missing; then wait a while for another part's manifest."""
@@ -164,7 +161,7 @@ class _PartOfBuild:
                 time.sleep(self._watch.wait_s)
             built_last = bool(taken)
         if not built_last:
-            self._await_manifest()
+            self._await_result()
 
     def _build_shards(self, indexes: list[int]) -> Iterator[ShardReceipt]:
         """Build shards, except those that others finish before they are begun."""
@@ -185,18 +182,16 @@ class _PartOfBuild:
         return not self._is_whole and bool(self._watch.missing)
 
     def _look(self) -> None:
-        """Look for receipts and manifest. Raises OvertakenError if another build owns the output."""
+        """Look for receipts and the result. Raises OvertakenError if another build owns the output."""
         self._watch.look()
-        self._is_whole = self._opened.storage.stat(MANIFEST) is not None
-        if not self._is_whole:
-            self._opened.check()
+        self._is_whole = self._is_over()
 
     def _patience_s(self) -> float:
         return patience_s(self._workers * self._building_s / max(1, self._built))
 
-    def _await_manifest(self) -> None:
+    def _await_result(self) -> None:
         """Leave the manifest to the part that built the last shard, unless that part does not write it."""
         until_s = time.monotonic() + self._patience_s()
-        while time.monotonic() < until_s and self._opened.storage.stat(MANIFEST) is None:
+        while time.monotonic() < until_s and not self._is_over():
             beat()
             time.sleep(POLL_S)

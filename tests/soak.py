@@ -39,7 +39,7 @@ from tests.conftest import BUCKET, ENVIRONMENT
 from tests.fuzz.run import TARGETS, fuzz
 from tests.support import changed_builds
 from tests.support.azurite import azurite
-from tests.support.builds import FORMATS, build, build_arguments, dataprep, digests
+from tests.support.builds import FORMATS, build, build_arguments, dataprep, digests, succeeds
 from tests.support.crashes import Reader, kill_often, stop_everywhere
 from tests.support.crashes_laion import crash_cases
 from tests.support.faults import linked_copy, plant
@@ -52,6 +52,7 @@ from tests.support.jpeg_crops import compare_crops
 from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
+from tests.support.map_kills import column_digests, kill_maps, map_words
 from tests.support.mixing import compare_lives, compare_windows
 from tests.support.on_use import on_use
 from tests.support.own_data import annotated_rows, build_own, picture, write_files, write_pets
@@ -702,6 +703,27 @@ def _parts(counts: tuple[int, ...], fmt: str, number: int, folder: Path) -> str:
     return f"{len(killed)} killed, {built} of {num_shards} shards built"
 
 
+MAP_KILLS, MAP_ROUNDS = 10, 5
+
+
+def columns() -> Iterator[Case]:
+    """`dataprep map` killed 50 times in a pool, and in parts, of which one is killed: the same bytes."""
+    for way in ("pool", "parts"):
+        for number in range(MAP_ROUNDS):
+            yield f"{MAP_KILLS} kills, {way} {number}", partial(_map_killed, way, number)
+
+
+def _map_killed(way: str, number: int, folder: Path) -> str:
+    root, rng = folder / "out", random.Random(f"{way}/{number}")
+    succeeds(*build_arguments("imagenet", originals("imagenet", 600), root, FORMATS[number % 3], "--num-shards", 12))
+    succeeds(*map_words(root, "--workers", 1))
+    expected = column_digests(root)
+    shutil.rmtree(root / "columns")
+    runs = [["--workers", 2]] if way == "pool" else [["--workers", 1, "--part", f"{part}/3"] for part in (1, 2, 3)]
+    finished = kill_maps(rng, root, expected, MAP_KILLS, runs)
+    return f"{MAP_KILLS} kills, {finished} times complete before the last: the same bytes"
+
+
 def attacks() -> Iterator[Case]:
     """What reviewers attacked: every attack of tests/attacks."""
     for attack in all_attacks():
@@ -853,6 +875,7 @@ SHOWS = {
     "odd-images": odd_images,
     "same-bytes": same_bytes,
     "changes": changes,
+    "columns": columns,
     "crashes": crashes,
     "planted-faults": planted_faults,
     "hostile-originals": hostile_originals,

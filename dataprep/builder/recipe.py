@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dataprep import __version__
 from dataprep.dataset.index import PublishingRows
+from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import DISTRIBUTION, UsageError
 from dataprep.sources import BUILT, recorded_class
+from dataprep.storage import open_storage
 
 if TYPE_CHECKING:
     from dataprep.builder.output import Claim, OpenBuild
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 RECIPES: Mapping[str, str] = {
     "archives": "dataprep.builder.archives:ARCHIVES",
+    "columns": "dataprep.mapping:COLUMNS",
     "converted": "dataprep.builder.archives:CONVERSIONS",
     "web": "dataprep.fetched.recipe:WEB",
 }
@@ -75,14 +78,32 @@ class Traffic:
     """Bytes written to an output, or read from a source."""
 
 
-class Recipe(ABC):
+class ShardMaker(ABC):
+    """Makes one shard as a task: the part of a recipe that engines call."""
+
+    worker_modules: tuple[str, ...]
+    """Modules that a worker imports before its first shard."""
+
+    @abstractmethod
+    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
+        """Build one shard, or find its receipt."""
+
+    @abstractmethod
+    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
+        """Build one shard, but return as soon as the next can be begun."""
+
+    @abstractmethod
+    def is_over(self, job: BuildJob) -> bool:
+        """Return whether another process has published the result, so that receipts may be gone. Raises OvertakenError
+        if another build owns the output now."""
+
+
+class Recipe(ShardMaker):
     """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
 
     output_may_lie_in_source: bool = False
     """Whether a dataset may be written into the folder of its originals, because its files are never read as
     originals."""
-    worker_modules: tuple[str, ...]
-    """Modules that a worker imports before its first shard."""
     shard_check: str
     """`module:NAME` of the function that verifies a finished shard; see dataprep/verification/run.py."""
 
@@ -108,13 +129,14 @@ class Recipe(ABC):
             shards: Number of shards that are left to build.
         """
 
-    @abstractmethod
-    def build_shard(self, job: BuildJob, index: int) -> ShardReceipt:
-        """Build one shard, or find its receipt."""
+    def is_over(self, job: BuildJob) -> bool:
+        """Return whether there is a manifest; see `ShardMaker.is_over`."""
+        from dataprep.builder.output import open_build  # which needs recipes
 
-    @abstractmethod
-    def begin_shard(self, job: BuildJob, index: int) -> Future[ShardReceipt]:
-        """Build one shard, but return as soon as the next can be begun."""
+        if open_storage(job.output_url).stat(MANIFEST) is not None:
+            return True
+        open_build(job.output_url, job.root, job.pointer).check()
+        return False
 
     @abstractmethod
     def assemble(
@@ -191,12 +213,12 @@ def recipe_of(dataset: str) -> Recipe:
     known = recorded_class(dataset)
     if known is None:
         raise UsageError(f"no dataset is called {dataset!r}; expected one of {', '.join(BUILT)}")
-    return recipe_named(known.recipe)
+    return cast(Recipe, recipe_named(known.recipe))
 
 
 @cache
-def recipe_named(name: str) -> Recipe:
-    return cast(Recipe, load(RECIPES[name]))
+def recipe_named(name: str) -> ShardMaker:
+    return cast(ShardMaker, load(RECIPES[name]))
 
 
 def load(place: str) -> Any:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Protocol
@@ -87,21 +87,9 @@ class LocalRun(Watched):
 
 
 @request
-class Run(Guarded, NamedTpu, LocalRun):
-    """Options of a build that do not change the bytes of its dataset."""
+class EngineRun(LocalRun):
+    """Options of work that an engine does."""
 
-    output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
-    overwrite: bool = option(
-        "Delete the dataset at `output`, then build. Readers find none there until the build has finished, and "
-        "those that still read the old one fail; to keep it, choose another `output`.",
-        default=False,
-        group=WRITE,
-    )
-    dry_run: bool = option(
-        "Print the plan, and leave nothing behind; if the build would refuse `output`, say why and end with "
-        "its exit code.",
-        default=False,
-    )
     runner: str = option(_RUNNER_HELP, default=LOCAL, group=WHERE)
     part: str | None = option(
         "Build part K of N next to other parts, on any machines: no scheduler is needed, and parts that are gone "
@@ -111,17 +99,6 @@ class Run(Guarded, NamedTpu, LocalRun):
         group=WHERE,
         rare=True,
     )
-    detach: bool = option(
-        "Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
-        "dataset, or says how far the job is.",
-        default=False,
-        group=WHERE,
-        rare=True,
-        only="cli",
-    )
-    near: str | None = option(
-        "Zone or region in which `output` will be read.", default=None, metavar="ZONE", group=WHERE
-    )
     engine_options: Texts = option(
         "Options of the engine, as they follow after -- on the command line.",
         default=(),
@@ -129,22 +106,20 @@ class Run(Guarded, NamedTpu, LocalRun):
         metavar="[-- ENGINE_OPTIONS]",
         group=WHERE,
     )
+    overwrite: bool = False
+    detach: bool = False
+    """Fields that not every such request has as options."""
 
     def __post_init__(self) -> None:
         """Check the values, and that they go together."""
         super().__post_init__()
         if self.part is not None and self.overwrite:
             raise UsageError(
-                "`part` with `overwrite`: a part that starts late would remove what others have built; remove the old "
-                "dataset first, or choose another `output`"
+                "`part` with `overwrite`: a part that starts late would remove what others have made; remove the old "
+                "result first"
             )
         if self.part is not None and self.runner != LOCAL:
             raise UsageError(f"`part` with `runner` {self.runner}, which has workers of its own; give one of the two")
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
-        return self.runner == LOCAL
 
     @property
     def chosen_part(self) -> Part | None:
@@ -171,6 +146,40 @@ class Run(Guarded, NamedTpu, LocalRun):
         )
         engine_module(self.runner).check(choice)
         return choice
+
+
+@request
+class Run(Guarded, NamedTpu, EngineRun):
+    """Options of a build that do not change the bytes of its dataset."""
+
+    output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
+    overwrite: bool = option(
+        "Delete the dataset at `output`, then build. Readers find none there until the build has finished, and "
+        "those that still read the old one fail; to keep it, choose another `output`.",
+        default=False,
+        group=WRITE,
+    )
+    dry_run: bool = option(
+        "Print the plan, and leave nothing behind; if the build would refuse `output`, say why and end with "
+        "its exit code.",
+        default=False,
+    )
+    detach: bool = option(
+        "Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
+        "dataset, or says how far the job is.",
+        default=False,
+        group=WHERE,
+        rare=True,
+        only="cli",
+    )
+    near: str | None = option(
+        "Zone or region in which `output` will be read.", default=None, metavar="ZONE", group=WHERE
+    )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
+        return self.runner == LOCAL
 
 
 def people(asked: Request, *, quiet: bool) -> Viewer:
@@ -345,17 +354,25 @@ def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, s
     return None, ""
 
 
-@contextmanager
-def _open_engine(request: BuildRequest, choice: EngineChoice, progress: BuildProgress) -> Iterator[Engine]:
+def open_engine(
+    choice: EngineChoice, worker_modules: tuple[str, ...], source_url: str, output_url: str, progress: BuildProgress
+) -> AbstractContextManager[Engine]:
+    """Open the engine that is asked for; see `EngineModule.open_engine`."""
     work = EngineWork(
-        dataset=request.options.dataset,
-        source_url=request.source_url,
-        output_url=request.output_url,
+        worker_modules=worker_modules,
+        source_url=source_url,
+        output_url=output_url,
         stall_s=progress.stall_s,
         log=progress.log,
         warn=progress.warn,
     )
-    with engine_module(choice.runner).open_engine(choice, work) as engine:
+    return engine_module(choice.runner).open_engine(choice, work)
+
+
+@contextmanager
+def _open_engine(request: BuildRequest, choice: EngineChoice, progress: BuildProgress) -> Iterator[Engine]:
+    modules = recipe_of(request.options.dataset).worker_modules
+    with open_engine(choice, modules, request.source_url, request.output_url, progress) as engine:
         if choice.options:
             engine = telling(engine, choice.options, progress.warn)
         yield engine

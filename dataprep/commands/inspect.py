@@ -161,6 +161,8 @@ def _print(summary: Summary) -> None:
         facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in summary.features.items())
     if summary.fields:
         facts["fields"] = described_fields(summary.fields, summary.samples)
+    if summary.columns:
+        facts["columns"] = ", ".join(f"{name} ({kind})" for name, kind in summary.columns.items())
     if labels := labels_text(summary):
         facts["labels"] = labels
     print_table(console, _facts(facts.items()))

@@ -10,11 +10,13 @@
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason
     <url>/replicas.json                                 copies in other regions; no digest includes it
     <url>/README.md, croissant.json, _info.json         cards, made from the manifest; no digest includes them
-    <url>/_build/                                       while a build runs; gone when the dataset is complete
+    <url>/views/, columns/                              views, and columns: values of samples beside the shards
+    <url>/_build/, _map/                                while a build or `dataprep map` runs; gone when it is complete
 
     manifest.py, records.py     the manifest and its fields; documents.py reads any JSON within bounds, by type
     index.py                    the index and the events: columns, parts, reader, writer
     adopted.py                  data of other tools: place, trust, changes
+    views.py, column_files.py   views and columns, as readers open them
     features.py, columns.py     annotations and their types; Arrow columns
     paths.py                    names below the root, and paths that keys were made of
     hashes.py, randomness.py    hashes of names and images; random words and permutations

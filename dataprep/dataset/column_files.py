@@ -29,7 +29,7 @@ from dataprep.dataset.documents import MAX_COUNT, Count, decode
 from dataprep.dataset.features import name_fault
 from dataprep.dataset.records import Manifest, SplitManifest, ViewedSplit
 from dataprep.errors import FormatError, UsageError
-from dataprep.messages import command_line, counted, quoted, there_are
+from dataprep.messages import counted, quoted, there_are
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
 from dataprep.storage.checksums import crc32c_of_bytes
@@ -166,8 +166,8 @@ class OpenedColumn:
         if found is None:
             lacking = counted(len(self.lacking(split)), "shard")
             raise UsageError(
-                f"{self.url}: the column {self.column.name} has no values for {lacking} of {split}, which it is older "
-                f"than; make them with {command_line('map', self.url)} --column {self.column.name}=..."
+                f"{self.url}: the column {self.column.name} has no values for {lacking} of {split}, which are newer; "
+                "run the `dataprep map` that made it again"
             )
         return found
 
@@ -190,7 +190,7 @@ def check_column_name(name: str, manifest: Manifest | None = None) -> str:
     elif manifest is not None and name in manifest.features:
         fault = f"the dataset has a field {name}"
     if fault:
-        raise UsageError(f"`column`: {fault}")
+        raise UsageError(f"`columns`: {fault}")
     return name
 
 

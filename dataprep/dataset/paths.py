@@ -26,6 +26,8 @@ RETRY = "_retry"
 """Folder of a running `dataprep retry-failed`."""
 RETRY_JSON = f"{RETRY}/plan.json"
 """Plan of that run; see dataprep/fetched/retry.py."""
+MAP = "_map"
+"""Folder of running `dataprep map`; see dataprep/mapping.py."""
 README, CROISSANT, WDS_INFO = CARDS = ("README.md", "croissant.json", "_info.json")
 """The cards of a dataset, which no digest includes and users may edit; see dataprep/builder/cards.py."""
 READABLE_IMAGES = {

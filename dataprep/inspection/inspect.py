@@ -22,6 +22,7 @@ from dataprep.builder.output import Claim, OpenBuild, read_claim
 from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.builder.references import original_names
 from dataprep.dataset.adopted import adopted_fields, is_adopted, open_named_data
+from dataprep.dataset.column_files import described_columns
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.features import described_with_place
 from dataprep.dataset.hashes import Prints, SharedImages, shared_images
@@ -157,6 +158,8 @@ class Summary:
     """Type of each feature in words, by name; empty if the dataset has none."""
     fields: dict[str, int]
     """Number of samples that have each field, such as a caption, in adopted data; empty elsewhere."""
+    columns: dict[str, str]
+    """Type of each column (docs/columns.md) in words, by name, and whether samples lack a value."""
     samples: int
     """Number of samples of all splits, including splits that are not inspected."""
     labelled: int
@@ -236,6 +239,7 @@ def inspect_dataset(url: str, split: str | None = None) -> Summary:
         codecs=manifest.codecs,
         features={name: described_with_place(feature) for name, feature in sorted(manifest.features.items())},
         fields=adopted_fields(manifest),
+        columns=dict(described_columns(storage, manifest)),
         samples=sum(found.samples for found in manifest.splits),
         labelled=labelled(manifest),
         is_adopted=is_adopted(manifest),

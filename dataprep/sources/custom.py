@@ -153,7 +153,7 @@ class _SplitReader:
 
     def read(self) -> None:
         """List the images."""
-        with _calling(f"{self._dataset.place}: enumerate of {self._split}"):
+        with calling(f"{self._dataset.place}: enumerate of {self._split}"):
             for number, image in enumerate(self._dataset.definition.enumerate(self._root, self._split)):
                 self._refs.add(self._checked(number, image))
 
@@ -297,7 +297,7 @@ def custom_dataset(name: str | type) -> CustomDataset:
     """
     place = place_of(name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}")
     module_name, _, attribute = place.partition(":")
-    module = _imported(place, module_name)
+    module = imported(place)
     found = getattr(module, attribute, None)
     if found is None:
         known = [each for each, value in vars(module).items() if _is_definition(value)]
@@ -315,7 +315,7 @@ def custom_dataset(name: str | type) -> CustomDataset:
         default_splits=tuple(definition.facts),
         place=place,
         definition=definition,
-        identity=_digest(module),
+        identity=module_digest(module),
     )
 
 
@@ -323,10 +323,13 @@ def _is_definition(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, ImageDataset) and value is not ImageDataset
 
 
-def _imported(place: str, module_name: str) -> Any:
+def imported(place: str) -> Any:
+    """Import the module of `module:NAME`, which may be in the current folder. Raises UsageError if it or a package that
+    it needs is missing, and SourceError if it raises."""
+    module_name = place.partition(":")[0]
     find_modules_here()
     try:
-        with _calling(f"{place}: importing {module_name}"):
+        with calling(f"{place}: importing {module_name}"):
             return import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
@@ -342,7 +345,7 @@ def _instance(place: str, found: object) -> ImageDataset:
     if isinstance(found, type) and issubclass(found, ImageDataset):
         if missing := sorted(getattr(found, "__abstractmethods__", ())):
             raise UsageError(f"{place}: it has no method {', '.join(missing)}; expected enumerate(self, root, split)")
-        with _calling(f"{place}: creating it"):
+        with calling(f"{place}: creating it"):
             return found()
     if isinstance(found, ImageDataset):
         return found
@@ -391,8 +394,8 @@ def _check_classes(place: str, definition: ImageDataset) -> None:
 
 
 @contextmanager
-def _calling(what: str) -> Iterator[None]:
-    """Turn an error in user code into one line that says where it was raised."""
+def calling(what: str) -> Iterator[None]:
+    """Turn an error in user code into one line that says where it was raised. Raises SourceError."""
     try:
         yield
     except (DataprepError, ModuleNotFoundError):
@@ -403,8 +406,8 @@ def _calling(what: str) -> Iterator[None]:
         raise SourceError(f"{what}: {type(error).__name__}: {one_line(error)} ({where})") from error
 
 
-def _digest(module: Any) -> str:
-    """Return a digest of a module's source, so that lists from an earlier edition of it are not used again."""
+def module_digest(module: Any) -> str:
+    """Return a digest of a module's source, so that results of an earlier edition of it are not used again."""
     path = getattr(module, "__file__", None)
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

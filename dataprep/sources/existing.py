@@ -434,7 +434,8 @@ class _Annotations(StoredValues):
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
         self._lines: Iterator[bytes] = iter(())
-        self._split = ""
+        self._next = "", 0
+        """Split and shard whose lines come next."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         if FORMATS[self._manifest.format].one_file_per_image:
@@ -461,11 +462,15 @@ class _Annotations(StoredValues):
             raise _damaged(data, file, place, error) from error
 
     def _from_lines(self, data: Storage, split: SplitManifest, number: int) -> list[bytes]:
-        if self._split != split.name:
-            self._split, self._lines = split.name, _lines(data, split)
         kept = split.kept if isinstance(split, ViewedSplit) else None
-        stored = kept.stored[number] if kept else split.shards[number]["samples"]
-        lines = [next(self._lines, b"") for _ in range(stored)]
+        stored = kept.stored if kept else [shard["samples"] for shard in split.shards]
+        name, following = self._next
+        if name != split.name or number < following:
+            self._lines, following = _lines(data, split), 0
+        self._next = split.name, number + 1
+        for _ in range(sum(stored[following:number])):
+            next(self._lines, b"")
+        lines = [next(self._lines, b"") for _ in range(stored[number])]
         found = []
         for line in [lines[at] for at in kept.numbers(number)] if kept else lines:
             try:
@@ -481,7 +486,8 @@ class _Annotations(StoredValues):
 def stored_fields(
     manifest: Manifest, data: Storage, split: SplitManifest, names: tuple[str, ...]
 ) -> Callable[[int, pa.Table], list[Values]]:
-    """Return a function that reads fields of a shard's samples: given its number, in order, and its rows of the index.
+    """Return a function that reads fields of a shard's samples, given its number and its rows of the index; shards are
+    read fastest in order.
 
     A sample that lacks a field has no value for it. The function raises SourceError as `StoredValues.of_shard`.
     """

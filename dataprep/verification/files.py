@@ -25,7 +25,7 @@ from dataprep.dataset.features import MAX_ANNOTATION_BYTES
 from dataprep.dataset.hashes import position_of
 from dataprep.dataset.index import ANNOTATIONS, index_files, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
-from dataprep.dataset.paths import BUILD, RETRY
+from dataprep.dataset.paths import BUILD, MAP, RETRY
 from dataprep.dataset.records import Manifest, SplitManifest, class_name_of
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
@@ -182,7 +182,7 @@ def check_listing(
             top, slash, _ = info.name.partition("/")
             if info.name in expected or top in linked:
                 continue
-            if top in (BUILD, RETRY):
+            if top in (BUILD, MAP, RETRY):
                 leftovers[top] += 1
             elif slash and top in by_root:
                 _check_image_file(info.name, info.num_bytes, files.get(by_root[top].name), findings)
@@ -191,7 +191,7 @@ def check_listing(
     except UsageError as error:  # a link that leads out of the dataset
         findings.add("extra", storage.url, f"not all files could be listed: {error}")
     for folder, count in leftovers.items():
-        whose = "a build" if folder == BUILD else "dataprep retry-failed"
+        whose = {BUILD: "a build", MAP: "dataprep map"}.get(folder, "dataprep retry-failed")
         findings.add("leftover", folder, f"files of {whose}: {count:,}; run its command again, or remove the folder")
     if storage.is_local:
         for split in manifest.splits:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 
 KINDS = (
     "manifest", "missing", "extra", "size", "digest", "format", "record", "index", "duplicate", "count", "published",
-    "metadata", "link", "image", "view", "unread", "leftover", "labels", "card",
+    "metadata", "link", "image", "view", "column", "unread", "leftover", "labels", "card",
 )  # fmt: skip
 WARNINGS = frozenset({"leftover", "labels", "card"})
 UNPROVED = frozenset({"unread"})

@@ -34,6 +34,7 @@ from dataprep.builder.recipe import load, recipe_of
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.replicate import dataset_phases
 from dataprep.dataset.adopted import check_named, is_adopted, open_named_data
+from dataprep.dataset.column_files import COLUMNS, column_faults, column_names
 from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import MANIFEST, VERSIONS, built_as, manifest_bytes, no_dataset, read_manifest
@@ -181,6 +182,8 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
         views = Findings(MAX_LISTED)
         with _reading(VIEWS, views):
             check_views(storage, manifest, views)
+        with _reading(COLUMNS, views):
+            check_columns(storage, manifest, views)
         findings.extend(views, _AFTER_SHARDS)
     if replicas and manifest is not None:
         different = Findings(MAX_LISTED)
@@ -257,6 +260,18 @@ def check_views(storage: Storage, manifest: Manifest, findings: Findings) -> Non
             findings.add("unread", where, str(error))
         except (errors.DataprepError, FileNotFoundError) as error:
             findings.add("view", where, str(error))
+
+
+def check_columns(storage: Storage, manifest: Manifest, findings: Findings) -> None:
+    """Read every value of every column; shards that a column lacks are refused by whoever needs them."""
+    for name in column_names(storage):
+        try:
+            for fault in column_faults(storage, manifest, name):
+                findings.add("column", f"{COLUMNS}/{name}", fault)
+        except errors.StorageError as error:
+            findings.add("unread", f"{COLUMNS}/{name}", str(error))
+        except errors.DataprepError as error:
+            findings.add("column", f"{COLUMNS}/{name}", str(error))
 
 
 def check_replicas(storage: Storage, step: Callable[[str], None], findings: Findings) -> int:

@@ -281,8 +281,9 @@ class Run:
 def _remote(options: RayOptions) -> Any:
     need = options.need
     cpus, memory = need.pop("CPU"), int(need.pop("memory", 0))
+    gpus = need.pop("GPU", None)  # Ray leaves a process only its own
     return ray.remote(run_task).options(
-        num_cpus=cpus, memory=memory or None, resources=need or None, max_retries=MAX_DEATHS - 1
+        num_cpus=cpus, num_gpus=gpus, memory=memory or None, resources=need or None, max_retries=MAX_DEATHS - 1
     )
 
 

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ from pipelines.task import NodeTask, ShardTask, receipts_in
 from tests.conftest import BUCKET
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of
+from tests.support.map_kills import column_digests, kill_maps, map_words
 from tests.support.other_environment import OTHER_PILLOW, other_environment
 from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.ray_shards import POISONOUS, numbered, slow
@@ -281,6 +283,17 @@ def test_a_build_whose_head_is_killed_ends_and_one_rerun_finishes(kill, gcs, ima
         assert kill or not is_finished(bucket_url)
     with ray_cluster(nodes=1) as cluster:
         finish(start(line(bucket_url), cluster), bucket_url, expected)
+
+
+@pytest.mark.parametrize("kill", range(KILLS))
+def test_columns_survive_killed_drivers_and_workers(kill, cluster, originals, tmp_path):
+    root, rng = tmp_path / "out", random.Random(kill)
+    reference(lambda output: build_arguments("imagenet", originals["imagenet"], output, "webdataset", *SHARDS), root)
+    assert dataprep(*map_words(root)).returncode == 0
+    expected = column_digests(root)
+    shutil.rmtree(root / "columns")
+    ray = ["--runner", "ray", "--", *cluster.options]
+    kill_maps(rng, root, expected, 1, [ray], kill_worker=lambda pid: cluster.kill_worker())
 
 
 def test_ctrl_c_ends_the_workers(cluster, imagenet, bucket_url):

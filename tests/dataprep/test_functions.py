@@ -17,6 +17,7 @@ from dataprep.commands.card import Card
 from dataprep.commands.check_region import CheckRegion
 from dataprep.commands.convert import Convert
 from dataprep.commands.inspect import Inspect
+from dataprep.commands.map import Map
 from dataprep.commands.replicate import Replicate
 from dataprep.commands.retry_failed import RetryFailed
 from dataprep.commands.verify import Verify
@@ -36,6 +37,7 @@ KINDS = {
     "check_region": CheckRegion,
     "convert": Convert,
     "inspect": Inspect,
+    "map": Map,
     "plan_input": InputRequest,
     "replicate": Replicate,
     "retry_failed": RetryFailed,

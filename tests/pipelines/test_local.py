@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.builder.driver import run_build
+from dataprep.builder.recipe import recipe_of
 from dataprep.errors import UsageError
 from pipelines.engines import EngineChoice, EngineWork, Part, part_of
 from pipelines.local import Helper, check, open_engine, shards_at_once
@@ -17,8 +18,8 @@ from tests.support.parts_simulation import Conditions, simulate
 
 def work_of(asked, lines):
     return EngineWork(
-        dataset=asked.options.dataset, source_url=asked.source_url, output_url=asked.output_url, stall_s=60,
-        log=lines.append, warn=lines.append,
+        worker_modules=recipe_of(asked.options.dataset).worker_modules, source_url=asked.source_url,
+        output_url=asked.output_url, stall_s=60, log=lines.append, warn=lines.append,
     )  # fmt: skip
 
 

@@ -129,7 +129,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
     process = subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with suppress(subprocess.TimeoutExpired):
         process.wait(timeout=rng.uniform(0.2, longest_s))
-    workers = _workers(process.pid)
+    workers = workers_of(process.pid)
     if workers and rng.random() < 0.4:
         killed = _kill(rng.choice(workers))
         process.wait(timeout=800)  # a lost worker is replaced: the build goes on to its end
@@ -145,7 +145,7 @@ def _kill_once(rng: random.Random, arguments: list[object], longest_s: float) ->
     return killed, time.monotonic() - started_s
 
 
-def _workers(pid: int) -> list[int]:
+def workers_of(pid: int) -> list[int]:
     """Return the worker processes of a build: the children of its fork server."""
     return [worker for child in children(pid) if _is_server(child) for worker in children(child)]
 

@@ -20,7 +20,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.host.cpu import children
 from dataprep.storage import open_storage
 from tests.support.builds import command, dataprep, digests, is_finished
-from tests.support.crashes import _workers, receipts_of, stop_everywhere
+from tests.support.crashes import receipts_of, stop_everywhere, workers_of
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
 from tests.support.stopping import STOPPED, shared_stopper
 from tests.support.waiting import end_soon
@@ -187,7 +187,7 @@ def _run_and_kill(rng: random.Random, arguments: list[str]) -> bool:
     deadline_s = time.monotonic() + rng.uniform(0.4, LONGEST_S)
     if rng.random() < 0.3:
         time.sleep(rng.uniform(0.4, 1.0))
-        for worker in _workers(process.pid)[:1]:
+        for worker in workers_of(process.pid)[:1]:
             os.kill(worker, signal.SIGKILL)
     while process.poll() is None and time.monotonic() < deadline_s:
         time.sleep(0.01)

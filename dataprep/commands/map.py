@@ -1,0 +1,155 @@
+"""`dataprep map`: adds columns to a finished dataset: values of samples that functions make or tables have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+
+import click
+
+from dataprep.arguments import OTHER, READ, WRITE, Functions, Place, command_of, function_of, option, request
+from dataprep.column_functions import Function, find_function, place_of
+from dataprep.commands.build_run import EngineRun, open_engine, people
+from dataprep.commands.progress import BuildProgress, Viewer
+from dataprep.dataset.column_files import Column
+from dataprep.dataset.views import address
+from dataprep.errors import UsageError
+from dataprep.mapping import COLUMNS, TABLES, Work, join_column, map_column, plan_column, table_version
+from dataprep.messages import counted
+
+EPILOG = """\b
+Examples:
+  dataprep map shards --column latent=my_module:encode
+  dataprep map gs://bucket/laion --column latent=my_module:Encoder --workers 1 --batch-size 256
+  dataprep map shards --column caption=captions.parquet --on key
+  dataprep map shards --column latent=my_module:encode --runner ray
+
+\b
+After an interruption, or after the dataset has grown, run the same command again: it makes only what is lacking.
+
+\b
+Exit codes: 0 complete, 1 a function failed, 2 wrong usage.
+"""
+
+
+@request
+class Map(EngineRun):
+    """Add columns to the finished dataset at URL: a value for each sample, in files of their own, joined by position.
+
+    A function gets a batch of samples, RGB arrays unless it says otherwise (dataprep.Columns), and returns a number,
+    array, text or bytes for each. A table has a row for each sample, and the value in its column of the same name.
+    Loaders read columns like stored fields; no shard is changed.
+    """
+
+    url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
+    columns: Functions = option(
+        "Name of a column, and what makes its values: module:NAME of a function, or of a class that is created once a "
+        "process; or a parquet or CSV file. Repeat it for several.",
+        kw_only=False,
+        flag="--column",
+        metavar="NAME=FUNCTION",
+        example="latent=my_module:encode",
+        group=WRITE,
+    )
+    on: str | None = option(
+        "Column of the tables that has the samples' keys.", default=None, metavar="NAME", group=READ
+    )
+    batch_size: int | None = option(
+        "Samples of a call; by default as the function says, or 64.", default=None, low=1, group=OTHER
+    )
+    version: str = option(
+        "Version of the functions: values of the same version are kept. By default a digest of the module's source.",
+        default="",
+        metavar="TEXT",
+        group=OTHER,
+    )
+    overwrite: bool = option("Make all values again, also those of another function.", default=False, group=WRITE)
+    dry_run: bool = option("Say what would be made, and write nothing.", default=False, group=OTHER)
+
+    def __post_init__(self) -> None:
+        """Replace functions by their names, and check the values."""
+        if isinstance(self.columns, dict):
+            object.__setattr__(self, "columns", {name: place_of(each) for name, each in self.columns.items()})
+        super().__post_init__()
+        if not self.columns:
+            raise UsageError("no column is named; give `columns` NAME=FUNCTION")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Columns that were made, or would be. It shows itself in a terminal."""
+
+    url: str
+    made: dict[str, int]
+    """Samples whose values this run made, or would make, by column."""
+    types: dict[str, str]
+    """Type of the values by column, such as `float16 (4, 32, 32)`; empty if a dry run does not know it."""
+    text: str = field(default="", repr=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _mapped(asked: Map, viewer: Viewer) -> Mapped:
+    url, view = address(str(asked.url))
+    if view:
+        raise UsageError(f"{asked.url}: columns are of the whole dataset; make it of {url}, and views have it, too")
+    asked.choice()  # refuses what no engine can do
+    made, types, lines = dict[str, int](), dict[str, str](), list[str]()
+    with BuildProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+        for name, given in asked.columns.items():
+            work, make = _planned(asked, url, name, str(given), progress)
+            column = None if asked.dry_run else make()
+            made[name], types[name] = work.wanted_samples, "" if column is None else str(column.type)
+            samples = counted(work.wanted_samples, "sample")
+            kept = sum(work.samples) - work.wanted_samples
+            would = "would be made" if asked.dry_run else f"were made: {types[name]}"
+            lines.append(f"{name}: values of {samples} {would}" + (f"; {kept:,} existed" if kept else ""))
+    return Mapped(url, made, types, "\n".join(lines))
+
+
+def _planned(asked: Map, url: str, name: str, given: str, progress: BuildProgress) -> tuple[Work, Callable[[], Column]]:
+    """Return what a column lacks, and the function that makes it."""
+    if given.lower().endswith(TABLES):
+        if asked.on is None:
+            raise UsageError(f"`columns` {name}={given}: name with `on` the column of the table that has the keys")
+        on = asked.on
+        version = asked.version or table_version(given)
+        work = plan_column(url, name, f"table {given.rpartition('/')[2]}", version, overwrite=asked.overwrite)
+
+        def join() -> Column:
+            progress.begin(f"joining {name}", work.wanted_samples)
+            return join_column(work, given, on, progress=lambda samples: progress.advance(samples, 0))
+
+        return work, join
+    if asked.on is not None:
+        raise UsageError(f"`on` {asked.on}: `columns` {name} is not a table such as captions.parquet")
+    function = find_function(given, version=asked.version, batch=asked.batch_size)
+    work = plan_column(url, name, function.place, function.version, overwrite=asked.overwrite)
+    return work, lambda: _made(asked, work, function, progress)
+
+
+def _made(asked: Map, work: Work, function: Function, progress: BuildProgress) -> Column:
+    url = work.storage.url
+    with open_engine(asked.choice(), COLUMNS.worker_modules, url, url, progress) as engine:
+        return map_column(work, function, engine, progress)
+
+
+def _print(asked: Map, *, as_json: bool) -> None:
+    found = _mapped(asked, people(asked, quiet=as_json))
+    if as_json:
+        document = asdict(found)
+        del document["text"]
+        click.echo(json.dumps(document))
+    else:
+        click.echo(f"{found.text}{' (dry run: nothing was written)' if asked.dry_run else ''}")
+
+
+def _function(asked: Map) -> Mapped:
+    """Add columns to a dataset."""
+    return _mapped(asked, asked.viewer())
+
+
+map = function_of(Map, _function, "map")
+command = command_of(Map, _print, "map", epilog=EPILOG)

@@ -1,0 +1,126 @@
+"""`dataprep map` as a command and as a function: engines, dry run, faults, and who sees columns afterwards."""
+
+import json
+import random
+import shutil
+
+import pytest
+
+import dataprep
+from dataprep.commands.map import command
+from dataprep.errors import BuildError, UsageError
+from tests.support import mapped
+from tests.support.builds import digests, invoked, printed, refuses
+from tests.support.finished import build_here
+from tests.support.map_kills import FUNCTION, column_digests, kill_maps
+
+
+@pytest.fixture(scope="module")
+def made(originals, tmp_path_factory):
+    """A dataset in three shards, for copies."""
+    root = tmp_path_factory.mktemp("map") / "out"
+    build_here("coco-dup5", originals["coco"], root, "webdataset")
+    return root
+
+
+@pytest.fixture(scope="module")
+def with_column(made, tmp_path_factory):
+    """The same with the column `size`, made by two processes."""
+    root = shutil.copytree(made, tmp_path_factory.mktemp("map") / "out")
+    dataprep.map(root, {"size": mapped.sizes}, workers=2)
+    return root
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "out")
+
+
+def test_any_number_of_workers_and_parts_make_the_same_bytes(root, with_column):
+    expected = column_digests(with_column)
+    assert len(expected) == 4
+    found = dataprep.map(root, {"size": FUNCTION}, workers=1)
+    assert column_digests(root) == expected
+    assert (found.types, list(found.made)) == ({"size": "int64"}, ["size"])
+    shutil.rmtree(root / "columns")
+    dataprep.map(root, {"size": FUNCTION}, workers=1, part="2/3")
+    assert column_digests(root) == expected
+
+
+def test_a_dry_run_says_what_would_be_made_and_writes_nothing(root):
+    before = digests(root)
+    shown = printed(command, root, "--column", f"size={FUNCTION}", "--dry-run")
+    samples = dataprep.open(str(root)).splits["train"].samples
+    assert shown == f"size: values of {samples} samples would be made (dry run: nothing was written)\n"
+    assert digests(root) == before
+
+
+def test_several_columns_are_said_in_json(root):
+    words = [root, "--column", f"size={FUNCTION}", "--column", "name=tests.support.mapped:keys", "--workers", "1"]
+    document = json.loads(invoked(command, *words, "--json").stdout)
+    samples = dataprep.open(str(root)).splits["train"].samples
+    assert document["made"] == {"size": samples, "name": samples}
+    assert document["types"] == {"size": "int64", "name": "text"}
+    again = json.loads(invoked(command, *words, "--json").stdout)
+    assert again["made"] == {"size": 0, "name": 0}
+
+
+def test_a_function_that_kills_its_worker_is_set_aside(root):
+    with pytest.raises(BuildError, match="killed its worker 3 times"):
+        dataprep.map(root, {"x": mapped.dying}, workers=1)
+
+
+def test_a_function_that_hangs_is_ended(root):
+    with pytest.raises(BuildError, match="hung"):
+        dataprep.map(root, {"x": mapped.hanging}, workers=3, stall_minutes=0.02)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--column", "x=captions.parquet"], "name with --on the column of the table"),
+        (["--column", f"x={FUNCTION}", "--on", "key"], "--column x is not a table such as captions.parquet"),
+        (["--column", "x=nothing"], "--column: 'nothing', expected module:NAME, or a table"),
+        (["--column", "x=no_such_module:encode"], "no module no_such_module is installed or in"),
+        (["--column", f"label={FUNCTION}"], "the name 'label' is taken"),
+        (["--column", "x=none.csv", "--on", "key"], "--column: no table none.csv"),
+        (["--column", f"x={FUNCTION}", "--part", "1/2", "--overwrite"], "--part with --overwrite"),
+        ([], "Missing option '--column'"),
+    ],
+)
+def test_wrong_use_is_refused_with_what_to_do(root, words, message):
+    assert message in refuses("map", root, *words).stderr
+
+
+def test_a_view_is_refused_with_its_dataset(root):
+    dataprep.select(root, name="half", sample=0.5)
+    with pytest.raises(UsageError, match="columns are of the whole dataset"):
+        dataprep.map(f"{root}@half", {"size": FUNCTION})
+
+
+def test_conditions_of_views_see_columns(with_column, tmp_path):
+    root = shutil.copytree(with_column, tmp_path / "out")
+    found = dataprep.select(root, name="large", where="size >= image_bytes and size > 0")
+    assert found.samples["train"] == dataprep.open(str(root)).splits["train"].samples
+    assert dataprep.select(root, name="none", where="size < image_bytes").samples == {"train": 0}
+    with pytest.raises(UsageError, match="no column 'siez'; did you mean size"):
+        dataprep.select(root, name="x", where="siez > 1")
+
+
+def test_verify_reads_columns_and_names_a_damaged_one(with_column, tmp_path):
+    root = shutil.copytree(with_column, tmp_path / "out")
+    assert dataprep.verify(root, workers=1).ok
+    first, second, _ = sorted((root / "columns/size").glob("*.arrow"))
+    first.unlink()
+    data = bytearray(second.read_bytes())
+    data[len(data) // 2] ^= 1
+    second.write_bytes(data)
+    assert dataprep.verify(root, workers=1).counts == {"column": 2}
+
+
+def test_inspect_lists_columns(with_column):
+    assert dataprep.inspect(with_column).columns == {"size": "int64"}
+
+
+def test_a_killed_map_is_continued_to_the_same_bytes(root, with_column):
+    kill_maps(random.Random(0), root, column_digests(with_column), kills=3, runs=[("--workers", 2)])
