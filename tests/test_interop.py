@@ -1,5 +1,6 @@
 """webdataset, Hugging Face datasets, TFDS and torchvision read what a build wrote: the same samples, the same
-bytes, as the standard library finds them in the originals."""
+bytes, as the standard library finds them in the originals. A view and a column, which they do not know, change
+nothing for them."""
 
 import hashlib
 import io
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from dataprep import convert, map, select
 from dataprep.demo.make import write_demo
 from tests.support.builds import FORMATS, build_warm
 from tests.support.interop import (
     describe_with_tfds,
+    read_card_with_hf_datasets,
     read_with_hf_datasets,
     read_with_tfds,
     read_with_torchvision,
@@ -49,6 +52,8 @@ def dataset(request, tmp_path_factory):
     roots = {fmt: tmp_path_factory.mktemp(fmt) / "out" for fmt in FORMATS}
     for fmt, root in roots.items():
         manifest = build_warm(request.param, originals, root, fmt, "--num-shards", 4, "--split", "train")
+        select(root, name="half", sample=0.5)
+        map(root, {"sharpness": "dataprep.image_functions:sharpness"}, workers=1)
     expected = sorted(in_imagenet(originals) if request.param == "imagenet" else in_coco(originals))
     return expected, manifest["classes"], roots
 
@@ -71,6 +76,20 @@ def test_webdataset_finds_the_shards_by_a_brace_pattern(dataset):
 def test_hugging_face_datasets_reads_the_samples_of_a_build(dataset):
     expected, _, roots = dataset
     assert sorted(read_with_hf_datasets(shards_of(roots["webdataset"]))) == expected
+
+
+def test_hugging_face_datasets_reads_by_the_card(dataset):
+    expected, _, roots = dataset
+    found = read_card_with_hf_datasets(roots["imagefolder"])["train"]
+    assert sorted(row["image"]["sha256"] for row in found) == sorted(digest for _, _, digest in expected)
+
+
+def test_webdataset_reads_the_samples_of_a_view_that_was_converted(dataset, tmp_path):
+    expected, _, roots = dataset
+    found = convert(f"{roots['tfrecord']}@half", output=tmp_path / "out", format="webdataset", workers=1)
+    read = read_with_webdataset(shards_of(tmp_path / "out"))
+    assert 0 < len(read) == found.splits["train"].samples < len(expected)
+    assert set(read) < set(expected)
 
 
 def test_tfds_reads_the_samples_of_a_build(dataset):
