@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -18,7 +19,7 @@ from dataprep.messages import counted, one_line, quoted, shown, there_are
 from dataprep.sources.base import CLASS_NAME
 from dataprep.sources.custom import calling, imported, module_digest
 
-BUILT_IN: Mapping[str, str] = {}
+BUILT_IN: Mapping[str, str] = {name: f"{__name__}:{name}" for name in ("phash", "sharpness")}
 """`module:NAME` of the functions of this package, by the names that users give."""
 _TAKES = "_dataprep_columns"
 """Attribute of a function or class with what it takes."""
@@ -266,3 +267,61 @@ def _converted(kind: ColumnType, value: Any, *, nan: bool) -> Any:
     if (np.isinf(cast) & ~np.isinf(array)).any():
         raise ValueError(f"{array.dtype} out of range")
     return cast
+
+
+# Functions of pictures: they calculate with whole numbers, so the results are the same on every machine
+
+_FREQUENCIES = 8
+"""Frequencies along a side of a perceptual hash, which has a bit for each."""
+_SIDE = 32
+_SCALE = 2.0**17
+"""Factor of the cosines, which are rounded then: the sums stay below 2^53, so floats add them without an error."""
+
+
+@Columns(returns=ColumnType("array", "uint64"), version="1")
+def phash(samples: Samples) -> NDArray[np.uint64]:
+    """Return the perceptual hash of each picture, shape (pictures,): resized or re-coded copies differ in few bits.
+
+    The bits say which of the 64 lowest frequencies of a 32x32 grey picture are above their median (discrete cosine
+    transform, first frequency in the highest bit), as `imagehash.phash` has them. Source: Zauner, "Implementation and
+    Benchmarking of Perceptual Image Hash Functions", 2010, section 3.1.
+    """
+    cosines = _cosines()
+    found = np.zeros(len(samples.images), np.uint64)
+    for number, image_HWC in enumerate(samples.images):
+        small = _grey(image_HWC, side=_SIDE).astype(np.float64)
+        frequencies = cosines @ small @ cosines.T
+        bits = frequencies > np.median(frequencies)
+        found[number] = np.packbits(bits).view(">u8")[0]
+    return found
+
+
+@Columns(returns=ColumnType("array", "float32"), version="1")
+def sharpness(samples: Samples) -> NDArray[np.float32]:
+    """Return the variance of the Laplacian of each grey picture, shape (pictures,): low where it is out of focus.
+
+    It depends on the picture's size, too. Source: Pech-Pacheco et al., "Diatom autofocusing in brightfield microscopy",
+    ICPR 2000; the Laplacian has the kernel 0 1 0, 1 -4 1, 0 1 0 and mirrored borders, as OpenCV's.
+    """
+    found = np.zeros(len(samples.images), np.float32)
+    for number, image_HWC in enumerate(samples.images):
+        grey = np.pad(_grey(image_HWC).astype(np.int64), 1, "reflect")
+        laplacian = grey[:-2, 1:-1] + grey[2:, 1:-1] + grey[1:-1, :-2] + grey[1:-1, 2:] - 4 * grey[1:-1, 1:-1]
+        mean_square, mean = (laplacian**2).sum() / laplacian.size, laplacian.sum() / laplacian.size
+        found[number] = mean_square - mean**2
+    return found
+
+
+def _grey(image_HWC: NDArray[np.uint8], *, side: int = 0) -> NDArray[np.uint8]:
+    """Return the luma of a picture, ITU-R 601-2, as a square of this side unless it is 0."""
+    from PIL import Image
+
+    image = Image.fromarray(image_HWC).convert("L")
+    return np.asarray(image.resize((side, side), Image.Resampling.LANCZOS) if side else image)
+
+
+@cache
+def _cosines() -> NDArray[np.float64]:
+    """Return the lowest frequencies of the discrete cosine transform, shape (_FREQUENCIES, _SIDE), as whole numbers."""
+    frequency, place = np.arange(_FREQUENCIES)[:, None], np.arange(_SIDE)
+    return np.round(_SCALE * np.cos(np.pi * frequency * (2 * place + 1) / (2 * _SIDE)))

@@ -2,8 +2,9 @@
 
     index, annotations ─▶ reasons of each shard (pure) ─▶ [duplicates of what is left] ─▶ views/<name>/ ─▶ view.json
 
-Everything is read shard by shard; only duplicates need all samples at once, and DuckDB spills them to disk. Reasons do
-not depend on workers or on the order in which samples are looked at.
+Everything is read shard by shard; only duplicates need all samples at once. For those with equal bytes DuckDB spills
+them to disk; for near ones keys and hashes are in memory, some 200 bytes a sample. Reasons do not depend on workers or
+on the order in which samples are looked at.
 
 Conditions are SQL of anyone: DuckDB evaluates them over one table, without files, network, extensions, other tables or
 subqueries, and its settings are locked.
@@ -13,22 +14,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import combinations, groupby
+from math import comb
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.arrays import NDArray, np, pa
+from dataprep.arrays import NDArray, np, pa, pc
 from dataprep.builder.finished import readable_manifest
 from dataprep.dataset.adopted import open_named_data
 from dataprep.dataset.column_files import column_names, read_column, read_values
-from dataprep.dataset.columns import from_numpy, numbers_or_zero, strings, table_of
+from dataprep.dataset.columns import from_numpy, nulls, numbers_or_zero, strings, table_of, to_numpy
 from dataprep.dataset.hashes import name_hashes
 from dataprep.dataset.index import open_index, spool_row_groups
 from dataprep.dataset.records import FileEntry, Manifest, SampleRef, SplitManifest, class_name_of
@@ -56,8 +59,12 @@ from dataprep.storage.base import read_ahead, read_bounded
 if TYPE_CHECKING:
     import duckdb
 
-EXCEPT, DUPLICATE, DRAWN = "except", "duplicate", "sample"
-"""Reasons of samples that a list names, that are a copy of another, or that were not drawn."""
+EXCEPT, DUPLICATE, NEAR, DRAWN = "except", "duplicate", "near duplicate", "sample"
+"""Reasons of samples that a list names, that are a copy of another or nearly, or that were not drawn."""
+EXACT = "exact"
+MAX_BITS = 16
+"""Most bits in which hashes of near duplicates may differ: unrelated pictures differ in some 32 of 64."""
+_HASHES = re.compile(r"(?P<column>[^<>=]*[^<>= ]) *<= *(?P<bits>[0-9]{1,2})")
 MAX_MEMORY = "1GiB"
 """Memory of DuckDB, which spills what needs more."""
 MAX_EXCEPT_BYTES = 2**30
@@ -272,6 +279,89 @@ def drawn(keys: Iterable[str], share: float, seed: int) -> NDArray[np.bool_]:
     return hashes < np.uint64(min(int(share * 2**64), 2**64 - 1))
 
 
+def _hashes(dedup: str) -> tuple[str, int]:
+    """Return the column of hashes of near duplicates, and in how many bits they may differ."""
+    found = _HASHES.fullmatch(dedup)
+    if found is None or int(found["bits"]) > MAX_BITS:
+        raise UsageError(
+            f"`dedup` {quoted(dedup)}: expected {EXACT}, or a column of hashes and in how many bits they may differ, 0 "
+            f"to {MAX_BITS}, such as phash<=4"
+        )
+    return found["column"], int(found["bits"])
+
+
+def near_duplicates(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    """Return which hashes differ in at most so many bits from one before them that is kept. Shape (hashes,).
+
+    One after the other is kept or not. To find this without looking at all pairs, the first half is decided, then what
+    it keeps is compared with the second half, whose rest is decided then. So pairs of many equal or similar hashes are
+    not looked at either, and no pair is kept in memory.
+    """
+    first = np.sort(np.unique(hashes, return_index=True)[1])
+    near = np.ones(len(hashes), np.bool_)
+    near[first[_apart(hashes[first], bits)]] = False
+    return near
+
+
+_AT_ONCE = 256
+"""Hashes whose pairs are all looked at."""
+_MAX_PAIRS = 2**21
+"""Pairs of hashes that are looked at in one step: some 100 MB."""
+_SORTING = 20
+"""Pairs that are looked at while one hash is sorted."""
+
+
+def _apart(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    """Return which hashes are kept; none is there twice. Shape (hashes,)."""
+    kept = np.ones(len(hashes), np.bool_)
+    if not bits:
+        return kept
+    if len(hashes) <= _AT_ONCE:
+        near = np.bitwise_count(hashes[:, None] ^ hashes) <= bits
+        for at in np.flatnonzero(np.tril(near, -1).any(axis=1)):
+            kept[at] = not (near[at, :at] & kept[:at]).any()
+        return kept
+    half = len(hashes) // 2
+    kept[:half] = _apart(hashes[:half], bits)
+    kept[half:] = ~_near_any(hashes[half:], hashes[:half][kept[:half]], bits)
+    rest = half + np.flatnonzero(kept[half:])
+    kept[rest] = _apart(hashes[rest], bits)
+    return kept
+
+
+def _near_any(hashes: NDArray[np.uint64], others: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    """Return which hashes differ in at most so many bits from any of the others. Shape (hashes,).
+
+    Of any m bands of bits, m - `bits` are equal, so pairs are looked for among those whose bands are: Norouzi et al.,
+    "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012, with the m that takes the least time.
+    """
+
+    def work(bands: int) -> float:
+        equal = bands - bits
+        pairs = len(hashes) * len(others) / 2 ** (64 * equal / bands)
+        return comb(bands, equal) * (pairs + _SORTING * (len(hashes) + len(others)))
+
+    bands = min(range(bits, bits + 4), key=work)
+    edges = [64 * band // bands for band in range(bands + 1)]
+    near = np.zeros(len(hashes), np.bool_)
+    for equal in combinations(range(bands), bands - bits):
+        mask = np.uint64(sum(2 ** edges[band + 1] - 2 ** edges[band] for band in equal))
+        left = np.flatnonzero(~near)
+        left = left[np.argsort(hashes[left] & mask)]
+        theirs = others[np.argsort(others & mask)]
+        bands_of, bands_of_theirs = hashes[left] & mask, theirs & mask
+        starts = np.searchsorted(bands_of_theirs, bands_of)
+        counts = np.searchsorted(bands_of_theirs, bands_of, "right") - starts
+        stops = np.cumsum(counts)
+        shift = starts - stops + counts
+        for first in range(0, int(counts.sum()), _MAX_PAIRS):
+            pair = np.arange(first, min(first + _MAX_PAIRS, stops[-1]))
+            mine = np.searchsorted(stops, pair, "right")
+            is_near = np.bitwise_count(theirs[pair + shift[mine]] ^ hashes[left[mine]]) <= bits
+            near[left[mine[is_near]]] = True
+    return near
+
+
 class _Selection(AbstractContextManager["_Selection"]):
     """One run over a dataset: what its splits have in common, and the duplicates among all of them."""
 
@@ -289,15 +379,17 @@ class _Selection(AbstractContextManager["_Selection"]):
         self._progress = progress
         self._opened, self._spools, self._writes = opened, dict[str, tuple[Path, str]](), False
         self._listed, self._matched = read_lists(choice.left_out), set[str]()
+        near = None if choice.dedup in ("", EXACT) else _hashes(choice.dedup)
         self._conditions = [Condition(text, self._engine) for text in choice.where]
         before = f"@{base.view.name}" if base else "@"
-        self._texts = list(dict.fromkeys(["", before, *choice.where, EXCEPT, DRAWN, DUPLICATE]))
+        self._texts = list(dict.fromkeys(["", before, *choice.where, EXCEPT, DRAWN, NEAR if near else DUPLICATE]))
         """Reasons; samples that are kept have number 0."""
         names = frozenset().union(*(condition.columns for condition in self._conditions))
         if self._listed:
             names |= {*_NAMING} & manifest.features.keys()
+        names |= {near[0]} if near else set()
         self._columns = Columns(manifest, storage, self._data, names)
-        self._copies = self._found_copies() if choice.dedup else {}
+        self._copies = self._found_near(*near) if near else self._found_copies() if choice.dedup else {}
 
     def __exit__(self, *details: object) -> None:
         for spool, _ in self._spools.values():
@@ -327,7 +419,8 @@ class _Selection(AbstractContextManager["_Selection"]):
         texts = [text or None for text in self._texts]
 
         def groups() -> Iterator[pa.Table]:
-            for number, codes, labels in self._codes(split):
+            for number, codes, table in self._codes(split):
+                labels = numbers_or_zero(table.column("label"), np.int64)
                 codes[self._copies.get((split.name, number), [])] = len(texts) - 1
                 found = np.bincount(codes, minlength=len(texts))
                 kept.append(int(found[0]))
@@ -348,29 +441,29 @@ class _Selection(AbstractContextManager["_Selection"]):
         out = {text: int(count) for text, count in zip(self._texts, counts, strict=True) if text and count}
         return ViewSplit(split.name, entry, tuple(kept), tuple(of_classes.tolist()), out)
 
-    def _codes(self, split: SplitManifest) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield the number of each shard, the reasons of its samples as numbers in `_texts`, and their labels; copies
+    def _codes(self, split: SplitManifest) -> Iterator[tuple[int, NDArray[np.int64], pa.Table]]:
+        """Yield the number of each shard, the reasons of its samples as numbers in `_texts`, and their columns; copies
         are not looked at."""
         index = open_index(self._storage, split, compare=True)
         for number, shard in enumerate(split.shards):
             rows = index.read_group(number)
-            yield number, self._of_shard(split, number, rows), numbers_or_zero(rows.column("label"), np.int64)
+            table = self._columns.table(split, number, rows)
+            yield number, self._of_shard(split, number, table), table
             self._progress(shard["samples"])
 
-    def _of_shard(self, split: SplitManifest, number: int, rows: pa.Table) -> NDArray[np.int64]:
-        codes = np.zeros(rows.num_rows, np.int64)
+    def _of_shard(self, split: SplitManifest, number: int, table: pa.Table) -> NDArray[np.int64]:
+        codes = np.zeros(table.num_rows, np.int64)
 
         def leave_out(which: NDArray[np.bool_], text: str) -> None:
             codes[which & (codes == 0)] = self._texts.index(text)
 
         if self._base is not None:
-            dropped = np.ones(rows.num_rows, np.bool_)
+            dropped = np.ones(table.num_rows, np.bool_)
             dropped[self._base.splits[split.name].numbers(number)] = False
             leave_out(dropped, f"@{self._base.view.name}")
-        table = self._columns.table(split, number, rows)
         for condition in self._conditions:
             leave_out(~condition.passed(table), condition.text)
-        named = np.zeros(rows.num_rows, np.bool_)
+        named = np.zeros(table.num_rows, np.bool_)
         for name in _NAMING if self._listed else ():
             if name in table.column_names:
                 hits = [value if value in self._listed else None for value in table.column(name).to_pylist()]
@@ -378,7 +471,7 @@ class _Selection(AbstractContextManager["_Selection"]):
                 named |= np.array([hit is not None for hit in hits], np.bool_)
         leave_out(named, EXCEPT)
         if self._choice.sample < 1:
-            leave_out(~drawn(rows.column("key").to_pylist(), self._choice.sample, self._choice.seed), DRAWN)
+            leave_out(~drawn(table.column("key").to_pylist(), self._choice.sample, self._choice.seed), DRAWN)
         return codes
 
     def _found_copies(self) -> Mapping[tuple[str, int], list[int]]:
@@ -413,6 +506,31 @@ class _Selection(AbstractContextManager["_Selection"]):
             for _, name, number, sample in sorted(members)[1:]:
                 copies.setdefault((name, number), []).append(sample)
         return copies
+
+    def _found_near(self, name: str, bits: int) -> Mapping[tuple[str, int], list[int]]:
+        """Return the numbers of near duplicates by split and shard; see `near_duplicates`."""
+        keys: list[pa.Array] = []
+        hashes: list[NDArray[np.uint64]] = []
+        places: list[tuple[str, int, NDArray[np.int64]]] = []
+        for split in sorted(self._manifest.splits, key=lambda split: split.name):
+            for number, codes, table in self._codes(split):
+                found = table.column(name).combine_chunks()
+                if found.type not in (pa.int64(), pa.uint64()):
+                    raise UsageError(
+                        f"`dedup`: {quoted(name)} has values of type {found.type}, expected hashes of 64 bits, as "
+                        "`dataprep map` makes with the function phash"
+                    )
+                kept = np.flatnonzero((codes == 0) & ~nulls(found))
+                keys += table.column("key").take(from_numpy(kept)).chunks
+                hashes.append(to_numpy(found).view(np.uint64)[kept])
+                places.append((split.name, number, kept))
+        order = to_numpy(pc.sort_indices(pa.chunked_array(keys, pa.string())))
+        near = np.zeros(len(order), np.bool_)
+        near[order] = near_duplicates(np.concatenate(hashes)[order], bits)
+        of_shards = np.split(near, np.cumsum([len(kept) for _, _, kept in places])[:-1])
+        return {
+            (split, number): kept[each].tolist() for (split, number, kept), each in zip(places, of_shards, strict=True)
+        }
 
     def _digests(self, split: SplitManifest, number: int, samples: list[int]) -> Iterator[tuple[int, str, bytes]]:
         """Yield number, key and SHA-256 of images of one shard."""

@@ -73,9 +73,10 @@ class Select(Watched):
         group=READ,
     )
     dedup: str | None = option(
-        "Of images with the same bytes, in all splits, keep the first by key.",
+        "Keep the first by key of images with the same bytes, in all splits (`exact`), or whose hashes in a column "
+        "differ in at most so many bits (`'phash<=4'`; `dataprep map` makes the column).",
         default=None,
-        choices=("exact",),
+        metavar="exact|COLUMN<=BITS",
         group=READ,
     )
     sample: float = option(

@@ -50,7 +50,8 @@ class Choice:
     left_out: tuple[str, ...] = ()
     """Files of keys, URLs or digests of samples to leave out."""
     dedup: str = ""
-    """`exact`: of samples with the same bytes, only the first by key."""
+    """`exact`: of samples with the same bytes, only the first by key; `phash<=4`: of those whose hashes in this column
+    differ in at most so many bits."""
     sample: float = 1.0
     """Share of the samples, drawn by their keys."""
     seed: Count = 0

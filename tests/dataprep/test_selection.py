@@ -2,19 +2,24 @@
 
 import shutil
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
 
 import dataprep
+from dataprep.dataset.column_files import ColumnType
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.views import LEFT_OUT, viewed
 from dataprep.errors import UsageError
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.inspect import open_inspected
-from dataprep.selection import drawn
+from dataprep.selection import drawn, near_duplicates
 from dataprep.storage import open_storage
+from tests.support.columns import write_column
 from tests.support.finished import build_here
 
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
@@ -162,3 +167,77 @@ def test_views_change_no_byte_of_the_dataset_and_verify_accepts_them(originals, 
     assert {path: path.read_bytes() for path in before} == before
     assert {path.relative_to(root).parts[0] for path in set(root.rglob("*")) - before.keys()} >= {"views"}
     assert dataprep.verify(root).verdict == "whole"
+
+
+# Near duplicates
+
+
+def greedy(hashes, bits):
+    """What `near_duplicates` finds, one hash after the other."""
+    kept, near = [], []
+    for each in hashes.tolist():
+        near.append(any((each ^ other).bit_count() <= bits for other in kept))
+        if not near[-1]:
+            kept.append(each)
+    return near
+
+
+@st.composite
+def crowded(draw):
+    """Hashes of which many are near others: few bits of few numbers are flipped."""
+    seeds = draw(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5))
+    flips = st.tuples(st.sampled_from(seeds), st.lists(st.integers(0, 63), max_size=9))
+    found = draw(st.lists(flips, min_size=1, max_size=60))
+    return np.array([seed ^ sum({1 << bit for bit in bits}) for seed, bits in found], np.uint64)
+
+
+@given(crowded(), st.integers(0, 16), st.sampled_from([1, 4, 256]), st.sampled_from([1, 7, 2**21]))
+def test_near_duplicates_are_those_of_looking_at_each_after_the_other(hashes, bits, at_once, pairs):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dataprep.selection._AT_ONCE", at_once)
+        patch.setattr("dataprep.selection._MAX_PAIRS", pairs)
+        assert near_duplicates(hashes, bits).tolist() == greedy(hashes, bits)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 4, 8])
+def test_near_duplicates_of_many_hashes_are_those_that_were_planted(bits):
+    rng = np.random.default_rng(bits)
+    first = rng.integers(0, 2**64, 6_000, np.uint64)
+    flips = [sum(1 << int(bit) for bit in rng.choice(64, bits, replace=False)) for _ in range(2_000)]
+    copies = first[rng.integers(0, 6_000, 2_000)] ^ np.array(flips, np.uint64)
+    assert near_duplicates(np.concatenate([first, copies]), bits).tolist() == [False] * 6_000 + [True] * 2_000
+
+
+def test_many_hashes_of_one_crowd_take_no_more_than_others():
+    rng = np.random.default_rng(0)
+    crowd = np.uint64(2**63) ^ rng.integers(0, 2**12, 200_000, np.uint64)
+    assert near_duplicates(crowd, 12).tolist() == [False] + [True] * 199_999
+
+
+def test_of_pictures_with_hashes_near_each_other_the_first_by_key_that_is_left_is_kept(captioned, tmp_path):
+    root = shutil.copytree(captioned / "tfrecord", tmp_path / "near")
+    far = [0xFF << 8, 0xFF << 24, 0xFF << 56]
+    hashes = [0, 3, 7, 15, far[0], far[0] + 1, far[1], far[1] + 2**50, 9, 8, 10, far[2]]
+    write_column(root, "hash", ColumnType("array", "uint64"), lambda _, key: hashes[int(key[-2:])])
+    found = dataprep.select(root, name="near", dedup="hash<=2", overwrite=True)
+    assert kept(root, "near") == [0, 2, 4, 6, 11]
+    assert found.left_out == {"train": {"near duplicate": 7}}
+    dataprep.select(root, name="later", where="key <> 'cat/00'", dedup="hash <= 2", overwrite=True)
+    assert kept(root, "later") == [1, 4, 6, 9, 11]
+
+
+@pytest.mark.parametrize(
+    ("dedup", "problem"),
+    [
+        ("hash", r"expected exact, or a column of hashes .* such as phash<=4"),
+        ("hash<=17", "0 to 16"),
+        ("hash<4", "expected exact"),
+        ("hahs<=4", "no column 'hahs'.*did you mean hash"),
+        ("caption<=4", "'caption' has values of type .*string, expected hashes of 64 bits"),
+    ],
+)
+def test_a_column_without_hashes_is_refused(captioned, tmp_path, dedup, problem):
+    root = shutil.copytree(captioned / "tfrecord", tmp_path / "wrong")
+    write_column(root, "hash", ColumnType("array", "uint64"), lambda _, key: 0)
+    with pytest.raises(UsageError, match=f"(?s){problem}"):
+        dataprep.select(root, name="wrong", dedup=dedup)
