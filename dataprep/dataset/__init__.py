@@ -8,6 +8,7 @@
     <url>/index/<split>.parquet                         place of every sample: one row group a shard; a large split has
                                                         parts, <split>-00000-of-00395.parquet and so on
     <url>/index/<split>-events.parquet                  every repaired and rejected image with its reason
+    <url>/removed/<revision>-<split>.parquet            places of the samples that a revision removed
     <url>/replicas.json                                 copies in other regions; no digest includes it
     <url>/README.md, croissant.json, _info.json         cards, made from the manifest; no digest includes them
     <url>/views/, columns/                              views, and columns: values of samples beside the shards
@@ -15,6 +16,7 @@
 
     manifest.py, records.py     the manifest and its fields; documents.py reads any JSON within bounds, by type
     index.py                    the index and the events: columns, parts, reader, writer
+    revisions.py                what later revisions changed, and where the samples are now
     adopted.py                  data of other tools: place, trust, changes
     views.py, column_files.py   views and columns, as readers open them
     features.py, columns.py     annotations and their types; Arrow columns

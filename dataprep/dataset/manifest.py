@@ -20,6 +20,7 @@ from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
 from dataprep.dataset.index import index_faults, index_files
 from dataprep.dataset.paths import PLAN_JSON, RETRY_JSON
+from dataprep.dataset.revisions import change_faults
 from dataprep.errors import FormatError, UsageError, VerificationError
 from dataprep.messages import counted, not_one_of, quoted, shell_words
 from dataprep.storage.base import Storage, read_bounded
@@ -57,13 +58,14 @@ def manifest_bytes(manifest: records.Manifest) -> bytes:
 
 
 def manifest_document(manifest: records.Manifest) -> JsonObject:
-    """Return a manifest as JSON values; `features` and `converted_from` only where they are not empty."""
+    """Return a manifest as JSON values; `features`, `converted_from` and `changes` only where they are not empty."""
     document = asdict(manifest)
     document["features"] = features_document(manifest.features)
     if not manifest.features:
         del document["features"]
-    if not manifest.converted_from:
-        del document["converted_from"]
+    for name in ("converted_from", "changes"):
+        if not document[name]:
+            del document[name]
     return document
 
 
@@ -141,6 +143,7 @@ def _value_faults(manifest: records.Manifest) -> Iterator[str]:
     names = [split.name for split in manifest.splits]
     if not names or len(set(names)) < len(names):
         yield f"$.splits: expected each name once and at least one, got {json_text(names)}"
+    yield from (f"$.changes: {fault}" for fault in change_faults(manifest))
     for number, split in enumerate(manifest.splits):
         at = f"$.splits[{number}]"
         if not _SPLIT_NAME.fullmatch(split.name):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, NotRequired, Protocol, TypedDict
+from typing import Annotated, Literal, NotRequired, Protocol, TypedDict
 
 from msgspec import Meta
 
@@ -333,6 +333,22 @@ class ViewedSplit(SplitManifest):
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """What a revision changed in one split; see dataprep/dataset/revisions.py."""
+
+    revision: Count
+    """The revision that it made."""
+    split: str
+    kind: Literal["added", "removed"]
+    shards: Count
+    """Number of the split's shards before."""
+    samples: Count
+    """Number of its samples before."""
+    removed: FileEntry | None = None
+    """The list of the removed samples; None if shards were added."""
+
+
+@dataclass(frozen=True, slots=True)
 class DatasetHead:
     """The fields of a manifest that a loader needs."""
 
@@ -361,6 +377,8 @@ class DatasetHead:
     converted_from: str = ""
     """URL of the dataset from which this one was converted, or the name of its folder on a disk; the document omits an
     empty field."""
+    changes: tuple[Change, ...] = ()
+    """What the revisions after the first have changed, the earliest first; the document omits an empty field."""
 
 
 @dataclass(frozen=True, slots=True)
