@@ -21,6 +21,7 @@ card             Write the cards of a dataset.
 replicate        Copy a dataset to other regions, near its readers.
 check_region     Calculate what reading a bucket costs from where it is read.
 plan_input       Calculate whether the hosts of a TPU can feed it.
+remove           Remove samples from storage, for good.
 retry_failed     Fetch failed rows of a table of URLs again.
 select           Choose samples as a view, `URL@NAME`.
 map              Add columns: a value for each sample, made by a function or joined from a table.
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from dataprep.commands.map import map
     from dataprep.commands.plan_input import plan_input
     from dataprep.commands.progress import Progress
+    from dataprep.commands.remove import remove
     from dataprep.commands.replicate import replicate
     from dataprep.commands.retry_failed import retry_failed
     from dataprep.commands.select import select
@@ -95,6 +97,7 @@ __all__ = [
     "open",
     "open_loader",
     "plan_input",
+    "remove",
     "replicate",
     "retry_failed",
     "select",
@@ -125,6 +128,7 @@ _PLACES = {
     "open": "dataprep.dataset.opened:open_dataset",
     "open_loader": "loaders.loader",
     "plan_input": "dataprep.commands.plan_input",
+    "remove": "dataprep.commands.remove",
     "replicate": "dataprep.commands.replicate",
     "retry_failed": "dataprep.commands.retry_failed",
     "select": "dataprep.commands.select",

@@ -78,7 +78,7 @@ SEMI JOIN (SELECT size, crc FROM prints GROUP BY ALL HAVING count(*) > 1) USING 
 """Samples whose image has the size and CRC32C of another one."""
 _COLUMNS = ("key", "split", "label", "class_name", "height", "width", "image_bytes")
 """Columns of every sample; a sample's stored fields are columns, too."""
-_NAMING = ("key", "url", "sha256", "md5")
+NAMING = ("key", "url", "sha256", "md5")
 """Columns whose values a list may name."""
 
 
@@ -268,9 +268,44 @@ def read_lists(urls: Iterable[str]) -> frozenset[str]:
         folder, _, name = url.rpartition("/")
         data = read_bounded(open_storage(folder or "."), name, MAX_EXCEPT_BYTES, advice="split it")
         if data is None:
-            raise UsageError(f"`except` {url}: not found; expected a file with a key, URL or digest in each line")
+            raise UsageError(f"{url}: not found; expected a file with a key, URL or digest in each line")
         lines.update(line.strip() for line in data.decode("utf-8", "replace").splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+class Listed:
+    """The lines of lists, and which of them name a sample.
+
+    Args:
+        urls: Files as `read_lists` takes them.
+    """
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self.lines = read_lists(urls)
+        self.matched: set[str] = set()
+
+    def named(self, rows: pa.Table, keys: Mapping[str, str] | None = None) -> NDArray[np.bool_]:
+        """Return which samples a line names by their key, URL or digest. Shape (rows,).
+
+        Args:
+            rows: Columns of samples; see `Columns`.
+            keys: Lines by other keys that they name.
+        """
+        found = np.zeros(rows.num_rows, np.bool_)
+        for name in NAMING if self.lines else ():
+            if name in rows.column_names:
+                values = rows.column(name).to_pylist()
+                if keys and name == "key":
+                    values = [keys.get(value, value) for value in values]
+                hits = [value in self.lines for value in values]
+                self.matched.update(value for value, is_hit in zip(values, hits, strict=True) if is_hit)
+                found |= np.array(hits, np.bool_)
+        return found
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """Lines that name no sample, sorted."""
+        return tuple(sorted(self.lines - self.matched))
 
 
 def drawn(keys: Iterable[str], share: float, seed: int) -> NDArray[np.bool_]:
@@ -378,15 +413,15 @@ class _Selection(AbstractContextManager["_Selection"]):
         self._data = open_named_data(storage, manifest)
         self._progress = progress
         self._opened, self._spools, self._writes = opened, dict[str, tuple[Path, str]](), False
-        self._listed, self._matched = read_lists(choice.left_out), set[str]()
+        self._listed = Listed(choice.left_out)
         near = None if choice.dedup in ("", EXACT) else _hashes(choice.dedup)
         self._conditions = [Condition(text, self._engine) for text in choice.where]
         before = f"@{base.view.name}" if base else "@"
         self._texts = list(dict.fromkeys(["", before, *choice.where, EXCEPT, DRAWN, NEAR if near else DUPLICATE]))
         """Reasons; samples that are kept have number 0."""
         names = frozenset().union(*(condition.columns for condition in self._conditions))
-        if self._listed:
-            names |= {*_NAMING} & manifest.features.keys()
+        if self._listed.lines:
+            names |= {*NAMING} & manifest.features.keys()
         names |= {near[0]} if near else set()
         self._columns = Columns(manifest, storage, self._data, names)
         self._copies = self._found_near(*near) if near else self._found_copies() if choice.dedup else {}
@@ -410,7 +445,7 @@ class _Selection(AbstractContextManager["_Selection"]):
     @property
     def unknown(self) -> tuple[str, ...]:
         """Lines of the lists that name no sample, sorted."""
-        return tuple(sorted(self._listed - self._matched))
+        return self._listed.unknown
 
     def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> ViewSplit:
         """Return the part of the view over one split, written unless this is a dry run."""
@@ -463,13 +498,7 @@ class _Selection(AbstractContextManager["_Selection"]):
             leave_out(dropped, f"@{self._base.view.name}")
         for condition in self._conditions:
             leave_out(~condition.passed(table), condition.text)
-        named = np.zeros(table.num_rows, np.bool_)
-        for name in _NAMING if self._listed else ():
-            if name in table.column_names:
-                hits = [value if value in self._listed else None for value in table.column(name).to_pylist()]
-                self._matched.update(filter(None, hits))
-                named |= np.array([hit is not None for hit in hits], np.bool_)
-        leave_out(named, EXCEPT)
+        leave_out(self._listed.named(table), EXCEPT)
         if self._choice.sample < 1:
             leave_out(~drawn(table.column("key").to_pylist(), self._choice.sample, self._choice.seed), DRAWN)
         return codes

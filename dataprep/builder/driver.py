@@ -9,6 +9,7 @@ after a crash, safely joins in.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -18,20 +19,36 @@ from itertools import chain
 from typing import NoReturn
 
 from dataprep.builder import output as outputs
-from dataprep.builder.finished import image_root, indexed_images
+from dataprep.builder.finished import (
+    image_root,
+    indexed_images,
+    listed_names,
+    readable_manifest,
+    refuse_other_change,
+)
 from dataprep.builder.merge import LostError
 from dataprep.builder.plan import BuildRequest, Plan, Progress, dataset_differences, other_versions, same_but_codecs
 from dataprep.builder.receipts import finished_shards
 from dataprep.builder.recipe import Engine, Planned, recipe_of
 from dataprep.builder.references import original_names
-from dataprep.dataset.index import PublishingRows, index_files
-from dataprep.dataset.manifest import MANIFEST, MAX_SHARDS, first_faults, manifest_bytes, read_manifest, size_faults
-from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON, RETRY_JSON
+from dataprep.dataset.index import PublishingRows, index_files, is_changing
+from dataprep.dataset.manifest import (
+    MANIFEST,
+    MANIFEST_ADVICE,
+    MAX_MANIFEST_BYTES,
+    MAX_SHARDS,
+    first_faults,
+    manifest_bytes,
+    read_manifest,
+    size_faults,
+)
+from dataprep.dataset.paths import BUILD, OVERWRITING, OVERWRITTEN, PLAN_JSON
 from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import BuildError, DataprepError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.messages import counted, printable
 from dataprep.storage import ObjectInfo, Storage, open_originals, open_storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.local import LocalStorage
 
 
@@ -42,7 +59,7 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
     than the manifest.
     """
     damage = _damage(storage, manifest)
-    if not damage or storage.stat(RETRY_JSON) is not None:
+    if not damage or is_changing(storage):
         return
     raise VerificationError(
         f"{damage}. Do one of these. To rebuild everything: use `overwrite`. To rebuild only the damage: delete the "
@@ -168,6 +185,10 @@ def run_build(
         VerificationError: The dataset was finished before, and files of it are missing or have another size.
         OvertakenError: Another build owns the output now; no file of this one was left there.
     """
+    if request.append:
+        result = _grow(request, engine, progress)
+        finished(result)
+        return result
     storage = open_storage(request.output_url)
     refuse_nested(storage, request)
     output = _refuse_foreign(storage, overwrite=request.overwrite)
@@ -200,6 +221,83 @@ def run_build(
             raise error
         progress.log(f"the dataset is complete, but files of the build stay in {BUILD}/: {error}")
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A finished dataset, and the shards that its originals have more."""
+
+    storage: Storage
+    manifest: Manifest
+    data: bytes
+    """Content of `dataset.json`."""
+    planned: Planned | None
+    """None if the originals have nothing more."""
+
+
+def plan_growth(request: BuildRequest, progress: Progress, *, keep: bool) -> Growth:
+    """List the originals, and plan what a finished dataset lacks; see `Recipe.plan_growth`. Raises UsageError if there
+    is no dataset that can grow."""
+    storage = open_storage(request.output_url)
+    refuse_nested(storage, request)
+    data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
+    if data is None:
+        raise UsageError(f"{storage.url}: no dataset there to which anything can be added; leave out `append`")
+    manifest = readable_manifest(storage)
+    refuse_other_change(storage, "append")
+    refuse_damaged(storage, manifest)
+    planned = recipe_of(request.options.dataset).plan_growth(request, progress, manifest, data, keep=keep)
+    shards = sum(len(split.shards) for split in manifest.splits)
+    if planned is not None and shards + planned.plan.num_shards > MAX_SHARDS:
+        raise UsageError(f"{storage.url}: with these, more than {MAX_SHARDS:,} shards; build a dataset of its own")
+    return Growth(storage, manifest, data, planned)
+
+
+def _grow(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
+    """Add to a finished dataset what its originals have more, as shards after its own, and publish the next revision.
+    Until then the dataset is as it was; the same command continues an interrupted growth."""
+    growth = plan_growth(request, progress, keep=True)
+    storage, manifest, planned = growth.storage, growth.manifest, growth.planned
+    storage.remove_stale_spools()
+    owner = outputs.read_claim(storage)
+    if owner is not None and (planned is None or owner.plan.plan_hash != planned.plan.plan_hash):
+        is_published = owner.plan.grows != hashlib.sha256(growth.data).hexdigest()
+        outputs.withdraw_growth(storage, owner, manifest, is_published=is_published)
+        owner = None
+    if owner is None:
+        _remove_old_events(storage, manifest)
+    if planned is None:
+        outputs.tidy_up(storage, None, manifest.plan_hash)  # of a growth that was killed at its end
+        return BuildResult(manifest, 0, assembled=False)
+    planned.kept()
+    claim, recipe = None, recipe_of(request.options.dataset)
+    try:
+        entry = outputs.begin_or_join(storage, planned, owner)
+        claim = entry.claim
+        if planned.repair is not None and not entry.has_begun:
+            claim = planned.repair(storage, claim, progress.log)
+        build = outputs.open_build(storage.url, claim.root, claim.pointer)
+        done = finished_shards(build.storage, claim.root)
+        _, built = _build_missing(build, done, request, engine, progress)
+        progress.assembling()
+        made = recipe.grow(build, request, manifest, growth.data, progress.log)
+    except (DataprepError, OSError):
+        found = read_manifest(storage)  # another process may have finished it meanwhile
+        added = [] if found is None else [each for each in found.changes if each.revision == manifest.revision + 1]
+        if found is None or not added or found.revision != manifest.revision + 1:
+            raise
+        made, built = found, 0
+    outputs.tidy_up(storage, claim, manifest.plan_hash)
+    _remove_old_events(storage, made)
+    return BuildResult(made, built, assembled=True)
+
+
+def _remove_old_events(storage: Storage, manifest: Manifest) -> None:
+    """Remove files of the index that only an earlier revision lists."""
+    listed = listed_names(manifest)
+    for info in list(storage.list("index/")):
+        if info.name not in listed:
+            storage.delete(info.name)
 
 
 class _ToldProgress:

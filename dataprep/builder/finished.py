@@ -1,4 +1,5 @@
-"""A finished dataset as its manifest describes it: checks of its names, all its names, and its metadata files.
+"""A finished dataset as its manifest describes it: checks of its names, all its names, its metadata files, and how
+another revision of it is published.
 
 Anyone may have written the manifest. If `shape_faults` and `layout_faults` find nothing, every file name in it is one
 that recipe and format derive, so files that are opened later never depend on a hostile string.
@@ -6,26 +7,50 @@ that recipe and format derive, so files that are opened later never depend on a 
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import PurePosixPath
+from typing import Annotated
 
+from msgspec import Meta
+
+from dataprep.arrays import pa
 from dataprep.builder.plan import Plan
 from dataprep.builder.recipe import recipe_of
 from dataprep.dataset.adopted import is_adopted
-from dataprep.dataset.documents import convert
+from dataprep.dataset.documents import Count, convert, decode
 from dataprep.dataset.features import FILE_NAME, NO_FEATURES, Feature, Features
-from dataprep.dataset.index import index_files, open_index
-from dataprep.dataset.manifest import MANIFEST, built_as, digest_faults, no_dataset, read_manifest
-from dataprep.dataset.records import NO_LABEL, Manifest, SplitManifest
+from dataprep.dataset.index import ANNOTATIONS, grown_entry, index_files, index_schema, open_index, spool_row_groups
+from dataprep.dataset.manifest import (
+    MANIFEST,
+    built_as,
+    bytes_entry,
+    digest_faults,
+    manifest_bytes,
+    no_dataset,
+    read_manifest,
+    schema_version,
+)
+from dataprep.dataset.paths import CHANGE, CHANGE_JSON
+from dataprep.dataset.records import NO_LABEL, IndexEntry, Manifest, SplitManifest
 from dataprep.dataset.replicas import REPLICAS
-from dataprep.errors import FormatError, UsageError
+from dataprep.dataset.revisions import REMOVED, first_shards, removed_entries
+from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.base import DatasetInfo
 from dataprep.formats.imagefolder import image_file, image_suffix, numbering_fault, repeat_links
 from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.messages import quoted
 from dataprep.sources import BUILT, base, recorded_class
-from dataprep.storage import Storage
+from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import read_bounded
+from dataprep.storage.checksums import digests_of
+
+_DIGITS = re.compile(r"\d{5,}")
 
 
 def readable_manifest(storage: Storage) -> Manifest:
@@ -153,10 +178,13 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
         repeats = {"count": count, "stored": count if manifest.options.get("repeat") == "physical" else 1}
         if split.repeats != repeats:
             yield f"split {split.name}: repeats {quoted(split.repeats)}, expected {quoted(repeats)}"
-        for number, shard in enumerate(split.shards):
-            due = recipe.shard_file(manifest, split, number)
-            if shard["file"] != due:
-                yield f"split {split.name}: shard {number} is {quoted(shard['file'])}, expected {due}"
+        numbers = [shard_number(manifest, split, position) for position in range(len(split.shards))]
+        for position, (number, shard) in enumerate(zip(numbers, split.shards, strict=True)):
+            if number is None:
+                due = recipe.shard_file(manifest, split, position)
+                yield f"split {split.name}: shard {position} is {quoted(shard['file'])}, expected {due}"
+        if len({*numbers} - {None}) < len(numbers) - numbers.count(None):
+            yield f"split {split.name}: two shards have the same name"
     try:
         known = recipe.metadata_files(manifest).keys() | recipe.sidecar_files(manifest)
     except FormatError as error:
@@ -165,6 +193,49 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
     for name in sorted({entry["file"] for entry in manifest.files} - known):
         yield f"files: {quoted(name)} is not a file that a build writes"
     yield from recipe.layout_faults(manifest)
+
+
+def shard_number(manifest: Manifest, split: SplitManifest, position: int) -> int | None:
+    """Return the number in a shard's name: its position, unless a revision wrote it. None for a name of others."""
+    file, recipe = split.shards[position]["file"], recipe_of(built_as(manifest))
+    is_changed = any(change.split == split.name for change in manifest.changes)
+    candidates = (position, *(map(int, _DIGITS.findall(file)) if is_changed else ()))
+    return next((number for number in candidates if recipe.shard_file(manifest, split, number) == file), None)
+
+
+def shard_file(manifest: Manifest, split: SplitManifest, number: int) -> str:
+    """Return the name of the shard with a number."""
+    return recipe_of(built_as(manifest)).shard_file(manifest, split, number)
+
+
+def shard_numbers(manifest: Manifest, split: SplitManifest) -> list[int]:
+    """Return the number in each shard's name. Expects no layout faults."""
+    return [shard_number(manifest, split, position) or 0 for position in range(len(split.shards))]
+
+
+def next_number(manifest: Manifest, split: SplitManifest, more: int) -> int:
+    """Return the number of the first of `more` new shards of a split, which none of its shards has had.
+
+    Raises:
+        UsageError: Their numbers would have more digits than those of the others.
+    """
+    first = max(shard_numbers(manifest, split), default=-1) + 1
+    recipe = recipe_of(built_as(manifest))
+    if more and len(recipe.shard_file(manifest, split, first + more - 1)) > len(recipe.shard_file(manifest, split, 0)):
+        raise UsageError(
+            f"{manifest.name}: shards up to number {first + more - 1:,} need longer names than the existing ones; "
+            "convert the dataset, which numbers its shards again"
+        )
+    return first
+
+
+def samples_by_number(manifest: Manifest, split: SplitManifest) -> list[int]:
+    """Return the samples of the shard with each number in its name; 0 where no shard has the number any more."""
+    numbers = shard_numbers(manifest, split)
+    found = [0] * (max(numbers, default=-1) + 1)
+    for number, shard in zip(numbers, split.shards, strict=True):
+        found[number] = shard["samples"]
+    return found
 
 
 def numbering_faults(manifest: Manifest) -> Iterator[tuple[str, str]]:
@@ -188,15 +259,8 @@ def links_repeats(manifest: Manifest, split: SplitManifest) -> bool:
 def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
     """Yield the names of a finished dataset, as listed by its manifest and, for an image folder, by its index. Raises
     UsageError if the index of an image folder cannot be read, so the dataset's images are unknown."""
-    shard_format = FORMATS[manifest.format]
-    yield from (MANIFEST, REPLICAS)
-    yield from (entry["file"] for entry in manifest.files)
-    for split in manifest.splits:
-        yield from (entry["file"] for entry in (*index_files(split), split.events))
-        for shard in split.shards:
-            yield from shard_format.stored_files(shard["file"])
-        if not shard_format.one_file_per_image:
-            continue
+    yield from listed_names(manifest)
+    for split in manifest.splits if FORMATS[manifest.format].one_file_per_image else ():
         try:
             yield from _indexed_names(storage, manifest, split)
         except (FormatError, FileNotFoundError) as error:
@@ -204,6 +268,16 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
                 f"{error}. `overwrite` removes the images that the index lists, and cannot find them here: remove "
                 f"{storage.url} yourself, or choose another `output`"
             ) from error
+
+
+def listed_names(manifest: Manifest) -> set[str]:
+    """Return the names of a finished dataset, except images that are files of their own."""
+    names = {MANIFEST, REPLICAS, *(entry["file"] for entry in (*manifest.files, *removed_entries(manifest)))}
+    for split in manifest.splits:
+        names.update(entry["file"] for entry in (*index_files(split), split.events))
+        for shard in split.shards:
+            names.update(FORMATS[manifest.format].stored_files(shard["file"]))
+    return names
 
 
 def _indexed_names(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
@@ -244,6 +318,15 @@ def metadata_of(
     return dict(sorted(FORMATS[format_name].metadata_files(info).items()))
 
 
+def current_metadata(manifest: Manifest, dataset: base.Dataset, names: TfdsNames) -> dict[str, bytes]:
+    """Return what `metadata_of` returns, for a finished dataset of any revision."""
+    samples = {split.name: samples_by_number(manifest, split) for split in manifest.splits}
+    num_bytes = {split.name: split.num_bytes for split in manifest.splits}
+    info = described(dataset, manifest.classes, samples, num_bytes, manifest.features, names)
+    built = {names.split(each.split): first_shards(manifest, each.split, 0) for each in manifest.changes}
+    return dict(sorted(FORMATS[manifest.format].metadata_files(replace(info, built_shards=built)).items()))
+
+
 def described(
     dataset: base.Dataset,
     classes: tuple[str, ...],
@@ -280,3 +363,158 @@ def planned_metadata(plan: Plan) -> tuple[str, ...]:
     samples = {split.name: split.shard_samples for split in plan.splits}
     info = described(dataset, plan.classes, samples, dict.fromkeys(samples, 0), plan.features)
     return tuple(sorted(FORMATS[plan.options.format].metadata_files(info)))
+
+
+# Changes of a finished dataset
+
+MAX_PLAN_BYTES = 64 << 20
+"""Maximum size of the plan of a change."""
+CHANGE_ADVICE = f"remove {CHANGE}/"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangePlan:
+    """The plan of a change, as `_change/plan.json` holds it: who changes which revision, and which files it needs.
+
+    While it exists, no other change begins. Its files are published under new names, then the metadata files and the
+    manifest are replaced (`publish_revision`), then the files that are not needed any more are removed (`end_change`).
+    """
+
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+    kind: str
+    """Name of the command."""
+    revision: Count
+    """Revision of the manifest at the beginning."""
+    manifest_sha256: str
+    cards: dict[str, str] = field(default_factory=dict)
+    """SHA-256 digests of the dataset's unedited cards, by name; these cards are replaced."""
+    new: tuple[str, ...] = ()
+    """Files that the change puts in place."""
+    old: tuple[str, ...] = ()
+    """Files that it removes when it is published."""
+
+    @property
+    def root(self) -> str:
+        return f"{CHANGE}/{self.id}"
+
+
+def read_change(storage: Storage) -> ChangePlan | None:
+    """Read the plan of an interrupted or running change; None if there is none. Raises FormatError."""
+    data = read_bounded(storage, CHANGE_JSON, MAX_PLAN_BYTES, advice=CHANGE_ADVICE)
+    if data is None:
+        return None
+    return decode(
+        data, ChangePlan, where=f"{storage.url_of(CHANGE_JSON)}: not a plan of a change", advice=CHANGE_ADVICE
+    )
+
+
+def change_names(manifest: Manifest, plan: ChangePlan | None) -> set[str]:
+    """Return the files that a change puts in place or removes; anyone may have written the plan, so only names that a
+    dataset has."""
+    recipe, names = recipe_of(built_as(manifest)), set() if plan is None else {*plan.new, *plan.old}
+    roots = (folder for split in manifest.splits for folder in (split.name, image_root(manifest, split)))
+    folders = {"index", REMOVED, *roots}
+
+    def is_shard(name: str) -> bool:
+        numbers = [int(digits) for digits in _DIGITS.findall(name)]
+        return any(recipe.shard_file(manifest, split, n) == name for split in manifest.splits for n in numbers)
+
+    return {name for name in names if name.partition("/")[0] in folders or is_shard(name)}
+
+
+def refuse_other_change(storage: Storage, kind: str) -> None:
+    """Raise UsageError if another command's change of the dataset is not finished."""
+    plan = read_change(storage)
+    if plan is not None and plan.kind != kind:
+        raise UsageError(f"{storage.url}: dataprep {plan.kind} is not finished there; run it again first")
+
+
+def refuse_overtaken_change(storage: Storage, root: str) -> None:
+    """Raise ConflictError if a change's plan is gone: the dataset was overwritten, or another process finished it."""
+    try:
+        current = read_change(storage)
+    except FormatError:
+        current = None
+    if current is None or current.root != root:
+        raise ConflictError(changed(storage))
+
+
+def changed(storage: Storage) -> str:
+    """Return the error text for a dataset that another process has changed."""
+    return f"{storage.url}: another process has changed the dataset meanwhile; run the same command again"
+
+
+def publish_revision(storage: Storage, manifest: Manifest, data: bytes, new: Manifest) -> Manifest:
+    """Replace a dataset's metadata files and then its manifest, and return the new one. Raises ConflictError if another
+    process has changed the dataset meanwhile.
+
+    Args:
+        data: Content of `dataset.json` when it was read.
+        new: The manifest to publish, except revision, schema version and entries of metadata files.
+    """
+    described = recipe_of(built_as(new)).metadata_files(new)
+    entries = {entry["file"]: entry for entry in new.files}
+    entries |= {name: bytes_entry(name, content) for name, content in described.items()}
+    new = replace(
+        new,
+        schema_version=schema_version(new.splits),
+        revision=manifest.revision + 1,
+        files=tuple(entries[name] for name in sorted(entries)),
+    )
+    listed = {entry["file"]: entry["sha256"] for entry in manifest.files}
+    for name, content in described.items():
+        before = storage.read(name)
+        if before != content and hashlib.sha256(before).hexdigest() != listed.get(name):
+            raise ConflictError(changed(storage))
+        _replace(storage, name, content, before)
+    _replace(storage, MANIFEST, manifest_bytes(new), data)
+    return new
+
+
+def end_change(storage: Storage, root: str, names: Iterable[str]) -> None:
+    """Remove those of a change's files that the manifest does not list, and then the change's own files.
+
+    The plan is removed after the files that it names, so that the same command continues an interrupted removal. If the
+    stored plan is another change's, nothing is removed.
+    """
+    current = read_change(storage)
+    if current is not None:
+        if current.root != root:
+            return
+        storage.take_away(root)  # after this no worker of the change can put a file in place
+        manifest = read_manifest(storage)  # another process may have ended the change
+        unlisted = [] if manifest is None else sorted({*names} - listed_names(manifest))
+        for name in unlisted:
+            storage.delete(name)
+        storage.prune({str(parent) for name in unlisted for parent in PurePosixPath(name).parents} - {"."})
+        storage.delete(CHANGE_JSON)
+    storage.delete_tree(CHANGE)
+    storage.remove_stale_spools()
+
+
+def replace_index(storage: Storage, split: SplitManifest, added: Iterator[pa.Table], shards: int) -> IndexEntry:
+    """Replace an index, or its last part, with one that has the unchanged old row groups, then one for each new shard.
+
+    Args:
+        added: The rows of each new shard.
+        shards: Number of the new shards.
+    """
+    last = index_files(split)[-1]
+    name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])
+    with storage.open(name) as stream:
+        existing = digests_of(stream)
+    table = open_index(storage, split)
+    schema = index_schema(with_annotations=ANNOTATIONS in table.columns)
+    old = (table.read_group(number) for number in range(first, len(split.shards)))
+    spool, digests = spool_row_groups(storage, name, chain(old, added), schema)
+    expected = ObjectInfo(name, existing.num_bytes, existing.crc32c)
+    ours = existing.sha256 in (last["sha256"], digests.sha256)
+    if not ours or not storage.replace_file(spool, name, digests.crc32c, expected):
+        spool.unlink(missing_ok=True)
+        raise ConflictError(changed(storage))
+    return grown_entry(split, {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}, shards)
+
+
+def _replace(storage: Storage, name: str, data: bytes, before: bytes) -> None:
+    if data != before and not storage.replace(name, data, before) and storage.read(name) != data:
+        raise ConflictError(changed(storage))

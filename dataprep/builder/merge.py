@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
@@ -21,9 +22,9 @@ from dataprep.builder.references import original_names
 from dataprep.dataset import index as indexing
 from dataprep.dataset.columns import to_numpy
 from dataprep.dataset.manifest import schema_version, shard_entry, source_entry
-from dataprep.dataset.paths import BUILD, RETRY, readable
+from dataprep.dataset.paths import BUILD, CHANGE, readable
 from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import Event, FileEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
+from dataprep.dataset.records import Event, FileEntry, IndexEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
 from dataprep.errors import BuildError, FormatError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED
@@ -138,7 +139,7 @@ class Published:
     def _is_foreign(self, name: str) -> bool:
         """Return whether readers would treat a file as part of the dataset."""
         top, slash, _ = name.partition("/")
-        if top in (BUILD, RETRY) or top in self._linked or name in self._others:
+        if top in (BUILD, CHANGE) or top in self._linked or name in self._others:
             return False
         if slash:
             return top in self._folders
@@ -207,46 +208,72 @@ def merge_split(
         publishing: Publishes index and events, which may continue after this call.
         seen: Called with every receipt and its index rows, in the order of the shards.
     """
-    storage = build.storage
-    shards: list[ShardEntry] = []
-    events: list[Event] = []
-    class_counts = np.zeros(len(build.plan.classes), np.int64)
-
-    def index_rows() -> Iterator[pa.Table]:
-        indexes = range(first_index, first_index + len(split.shard_samples))
-        for index, found in zip(indexes, read_receipts(storage, indexes, build.root), strict=True):
-            if found is None:
-                raise BuildError(f"{storage.url}: shard {index} has no receipt; run the same command again")
-            receipt, rows = found
-            _refuse_unplanned(build, index, receipt, rows, check)
-            seen(receipt, rows)
-            shards.append(shard_entry(receipt))
-            events.extend(receipt.events)
-            if len(class_counts):
-                class_counts[:] += np.bincount(rows.column("label").to_pylist(), minlength=len(class_counts))
-            yield rows
-
+    merged = Merged(build, split, first_index, check=check, seen=seen)
     schema = indexing.index_schema(with_annotations=bool(build.plan.features))
-    rows = index_rows()
+    rows = merged.rows()
 
     def put(name: str, part: range) -> FileEntry:
         return publishing.put(name, islice(rows, len(part)), schema)
 
     index = indexing.publish_index(split.name, split.shard_samples, put)
     events_entry = publishing.put(
-        indexing.events_file(split.name), iter([indexing.events_table(events)]), indexing.events_schema()
+        indexing.events_file(split.name), iter([indexing.events_table(merged.events)]), indexing.events_schema()
     )
-    return SplitManifest(
-        name=split.name,
-        samples=sum(shard["samples"] for shard in shards),
-        num_bytes=sum(shard["bytes"] for shard in shards),
-        shards=tuple(shards),
-        class_counts=tuple(int(count) for count in class_counts),
-        repeats={"count": split.repeat_count, "stored": split.repeat_stored},
-        repaired=_count(events, "repaired"),
-        rejected=_count(events, "rejected"),
-        index=index,
-        events=events_entry,
+    return merged.split(index, events_entry)
+
+
+class Merged:
+    """What the receipts of a split's planned shards have together, once `rows` has ended; see `merge_split`."""
+
+    def __init__(self, build: OpenBuild, split: PlannedSplit, first_index: int, *, check: Check, seen: Seen) -> None:
+        self._build, self._split, self._check, self._seen = build, split, check, seen
+        self._indexes = range(first_index, first_index + len(split.shard_samples))
+        self._shards: list[ShardEntry] = []
+        self.events: list[Event] = []
+        self._class_counts = np.zeros(len(build.plan.classes), np.int64)
+
+    def rows(self) -> Iterator[pa.Table]:
+        """Yield the index rows of each shard."""
+        storage = self._build.storage
+        for index, found in zip(self._indexes, read_receipts(storage, self._indexes, self._build.root), strict=True):
+            if found is None:
+                raise BuildError(f"{storage.url}: shard {index} has no receipt; run the same command again")
+            receipt, rows = found
+            _refuse_unplanned(self._build, index, receipt, rows, self._check)
+            self._seen(receipt, rows)
+            self._shards.append(shard_entry(receipt))
+            self.events.extend(receipt.events)
+            if counts := len(self._class_counts):
+                self._class_counts += np.bincount(rows.column("label").to_pylist(), minlength=counts)
+            yield rows
+
+    def split(self, index: IndexEntry, events: FileEntry) -> SplitManifest:
+        """Return the split of these shards alone."""
+        return SplitManifest(
+            name=self._split.name,
+            samples=sum(shard["samples"] for shard in self._shards),
+            num_bytes=sum(shard["bytes"] for shard in self._shards),
+            shards=tuple(self._shards),
+            class_counts=tuple(int(count) for count in self._class_counts),
+            repeats={"count": self._split.repeat_count, "stored": self._split.repeat_stored},
+            repaired=_count(self.events, "repaired"),
+            rejected=_count(self.events, "rejected"),
+            index=index,
+            events=events,
+        )
+
+
+def grown_split(before: SplitManifest, added: SplitManifest) -> SplitManifest:
+    """Return a split with the shards of another one after its own, and that one's index and events."""
+    counts = zip(before.class_counts, added.class_counts, strict=True)
+    return replace(
+        added,
+        samples=before.samples + added.samples,
+        num_bytes=before.num_bytes + added.num_bytes,
+        shards=(*before.shards, *added.shards),
+        class_counts=tuple(had + more for had, more in counts),
+        repaired=dict(sorted((Counter(before.repaired) + Counter(added.repaired)).items())),
+        rejected=dict(sorted((Counter(before.rejected) + Counter(added.rejected)).items())),
     )
 
 
@@ -313,7 +340,9 @@ def refuse_rejections(build: OpenBuild, max_ratio: float, splits: Iterable[Split
 
 def _names_of_rejected(build: OpenBuild, split: str, rejected: int) -> str:
     """Return the names of a split's first rejected images, each with its reason."""
-    events = [event for event in indexing.read_events(build.storage, split) if event.kind == "rejected"][:SHOWN]
+    events = [
+        event for event in indexing.read_events(build.storage, indexing.events_file(split)) if event.kind == "rejected"
+    ][:SHOWN]
     originals = original_names(build, build.plan.shards_of(split), (event.key for event in events))
     names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
     return names + (f" and {rejected - SHOWN:,} more" if rejected > SHOWN else "")

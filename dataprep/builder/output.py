@@ -24,11 +24,12 @@ Files in `<dataset>/_build/` while the build runs:
 An id is never reused. So files of a late worker, after `overwrite` has removed its build's folder, cannot become part
 of the next build, even if that build has the same plan (docs/decisions/0006-one-plan-holds-the-place.md).
 
-While failed rows of a finished dataset are tried again, `_retry/<id>/` has receipts/ and tmp/ in the same way.
+While a finished dataset is changed (`retry-failed`, `remove`), `_change/<id>/` has receipts/ and tmp/ in the same way.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import uuid
@@ -47,12 +48,19 @@ from msgspec import Meta
 from dataprep import __version__
 from dataprep.builder import plan as plans
 from dataprep.builder.cards import CODECS_LINE, PLAN_LINE, own_cards, read_card
-from dataprep.builder.finished import dataset_names, layout_faults, shape_faults
+from dataprep.builder.finished import (
+    change_names,
+    dataset_names,
+    layout_faults,
+    listed_names,
+    read_change,
+    shape_faults,
+)
 from dataprep.builder.recipe import Planned, recipe_of
 from dataprep.dataset import paths
 from dataprep.dataset.documents import JsonObject, convert, decode
 from dataprep.dataset.index import index_names, index_ranges
-from dataprep.dataset.manifest import MANIFEST, built_as, read_manifest
+from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, built_as, read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
@@ -162,6 +170,22 @@ def withdraw(storage: Storage, claim: Claim) -> None:
     with storage.alone():
         _delete_if(storage, paths.PLAN_JSON, claim.pointer)
     storage.delete_tree(claim.root)
+
+
+def withdraw_growth(storage: Storage, claim: Claim, manifest: Manifest, *, is_published: bool) -> None:
+    """Withdraw the growth of a dataset: one whose originals have changed since, or that is published.
+
+    Raises:
+        UsageError: The claim is another build's.
+    """
+    if not claim.plan.grows:
+        raise UsageError(f"{storage.url}: a build is under way there; finish it with its own options first")
+    planned = () if is_published else recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
+    names = sorted({*planned} - listed_names(manifest))
+    withdraw(storage, claim)
+    for name in names:
+        storage.delete(name)
+    storage.prune({str(parent) for name in names for parent in PurePosixPath(name).parents} - {"."})
 
 
 def _put_pointer(storage: Storage, claim: Claim) -> bool:
@@ -289,6 +313,13 @@ class OpenBuild:
     def check(self) -> None:
         refuse_overtaken(self.storage, self.claim)
 
+    def is_published(self) -> bool:
+        """Return whether there is a manifest; for a dataset that grows, another one than at the beginning."""
+        if not self.plan.grows:
+            return self.storage.stat(MANIFEST) is not None
+        data = read_bounded(self.storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE) or b""
+        return hashlib.sha256(data).hexdigest() != self.plan.grows
+
 
 @lru_cache(maxsize=4)
 def open_build(output_url: str, root: str, pointer: bytes | None = None) -> OpenBuild:
@@ -313,7 +344,7 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
 
 # What `overwrite` removes
 
-_POINTERS = (MANIFEST, paths.PLAN_JSON, paths.RETRY_JSON)
+_POINTERS = (MANIFEST, paths.PLAN_JSON, paths.CHANGE_JSON)
 """Files without which the others have no meaning; they are removed first, in this order."""
 DELETES_IN_FLIGHT = 32
 _REMOVE_YOURSELF = "remove what is left yourself, or choose another `output`"
@@ -424,6 +455,7 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
         names.update(dataset_names(storage, found.manifest))
         if found.pointers[-1] is not None:
             names.update(recipe_of(built_as(found.manifest)).added_files(storage, found.manifest))
+            names.update(change_names(found.manifest, read_change(storage)))
         names.update(own_cards(storage, found.manifest))
     if found.claim is not None:
         names.update(planned_names(storage, found.claim))
@@ -487,9 +519,9 @@ def _remove_on_disk(storage: Storage, names: list[str]) -> None:
 
 def _own_folders(storage: Storage) -> list[str]:
     """Return the folders of builds and retries."""
-    names = {info.name for prefix in (paths.BUILD, paths.RETRY) for info in storage.list(prefix)}
+    names = {info.name for prefix in (paths.BUILD, paths.CHANGE) for info in storage.list(prefix)}
     own = {"/".join(name.split("/")[:2]) for name in names if name.count("/") > 1}
-    return sorted((own - {f"{paths.BUILD}/tmp"}) | {paths.RETRY})  # in tmp/ others may be writing enumerations
+    return sorted((own - {f"{paths.BUILD}/tmp"}) | {paths.CHANGE})  # in tmp/ others may be writing enumerations
 
 
 def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> bool:
@@ -499,7 +531,7 @@ def _remove_in_bucket(storage: Storage, names: list[str], mark: ObjectInfo) -> b
     def is_of_build(name: str) -> bool:
         # Unpacked images are shared by all builds of the same originals, perhaps also the one that overwrites.
         kept = name in (paths.OVERWRITING, paths.OVERWRITTEN) or name.startswith(paths.UNPACKED)
-        return name.startswith((f"{paths.BUILD}/", f"{paths.RETRY}/")) and not kept
+        return name.startswith((f"{paths.BUILD}/", f"{paths.CHANGE}/")) and not kept
 
     # In this order: once the build's folder is gone nothing more is copied from it, and all copies are listed.
     return _delete_listed(storage, mark, is_of_build) and _delete_listed(storage, mark, own.__contains__)

@@ -176,6 +176,12 @@ class PlannedSplit:
     enumeration_sha256: str
     source_bytes: int
     """Bytes of the original images of one pass."""
+    first_shard: int = 0
+    """Position of the first shard, which follows the shards of a dataset that grows."""
+    first_number: int = 0
+    """Number in the name of the first shard."""
+    built_shards: int = 0
+    """Number of shards with which a dataset that grows was built, as names have it; 0 for the shards of this plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +196,8 @@ class Plan:
     """Further options of the dataset's recipe; the document has them under the dataset's name."""
     features: dict[str, Feature] = field(default_factory=dict)
     """Types of a sample's values in addition to image, key and label; the document omits an empty field."""
+    grows: str = ""
+    """SHA-256 of the manifest of the dataset to which the shards are added; the document omits an empty field."""
 
     def document(self) -> JsonObject:
         values = {"schema": PLAN_SCHEMA, "order_version": ORDER_VERSION, **asdict(self)}
@@ -197,6 +205,10 @@ class Plan:
         values["features"] = features_document(self.features)
         if not self.features:
             del values["features"]
+        if not self.grows:
+            del values["grows"]
+            for split in values["splits"]:
+                del split["first_shard"], split["first_number"], split["built_shards"]
         details = values.pop("details")
         if details is not None:
             values[self.options.dataset] = details
@@ -212,6 +224,11 @@ class Plan:
     @property
     def num_shards(self) -> int:
         return sum(len(split.shard_samples) for split in self.splits)
+
+    def shard_file(self, split: PlannedSplit, position: int) -> str:
+        """Return the name of a shard by its position among the planned shards of its split."""
+        total = split.built_shards or len(split.shard_samples)
+        return self.options.shard_file(split.name, split.first_number + position, total)
 
     def shards_of(self, name: str) -> range:
         first = 0
@@ -308,6 +325,8 @@ class BuildRequest:
     max_reject_ratio: float
     """Share of a split's images that may be rejected, 0 to 1."""
     overwrite: bool = False
+    append: bool = False
+    """Whether to add what the originals have more than the dataset."""
 
 
 class Progress(Protocol):

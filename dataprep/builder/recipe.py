@@ -24,11 +24,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dataprep import __version__
 from dataprep.dataset.index import PublishingRows
-from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.records import ShardReceipt
 from dataprep.errors import DISTRIBUTION, UsageError
 from dataprep.sources import BUILT, recorded_class
-from dataprep.storage import open_storage
 
 if TYPE_CHECKING:
     from dataprep.builder.output import Claim, OpenBuild
@@ -130,12 +128,13 @@ class Recipe(ShardMaker):
         """
 
     def is_over(self, job: BuildJob) -> bool:
-        """Return whether there is a manifest; see `ShardMaker.is_over`."""
+        """Return whether the dataset is published; see `ShardMaker.is_over`."""
         from dataprep.builder.output import open_build  # which needs recipes
 
-        if open_storage(job.output_url).stat(MANIFEST) is not None:
+        build = open_build(job.output_url, job.root, job.pointer)
+        if build.is_published():
             return True
-        open_build(job.output_url, job.root, job.pointer).check()
+        build.check()
         return False
 
     @abstractmethod
@@ -151,6 +150,30 @@ class Recipe(ShardMaker):
             publishing: Publishes index and events, which may continue after this call.
             log: Called with each line for the user.
         """
+
+    def plan_growth(
+        self, request: BuildRequest, progress: Progress, manifest: Manifest, data: bytes, *, keep: bool
+    ) -> Planned | None:
+        """List the originals, and plan shards for those that a finished dataset lacks; None if it lacks none.
+
+        Args:
+            data: Content of `dataset.json`.
+            keep: Whether images may be unpacked below the output.
+
+        Raises:
+            SourceError: An original differs from the sample of its key.
+            UsageError: The options are not those of the dataset, there is a new class, or these datasets do not grow.
+        """
+        raise UsageError(
+            f"`append`: {request.options.name} cannot grow; build what is new as a dataset of its own, and mix them "
+            "with loaders.mixture"
+        )
+
+    def grow(
+        self, build: OpenBuild, request: BuildRequest, manifest: Manifest, data: bytes, log: Callable[[str], None]
+    ) -> Manifest:
+        """Publish the revision of a dataset with the planned shards after its own; see `plan_growth`."""
+        raise NotImplementedError
 
     # Requests to buckets, and names of the files
 

@@ -140,9 +140,12 @@ def _all(tables: Iterator[pa.Table], shards: int, where: str) -> Iterator[pa.Tab
 
 def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
     """Return one shard's references, read as one row group."""
-    split, split_index = build.plan.locate(index)
+    plan = build.plan
+    split, split_index = plan.locate(index)
     refs = refs_from_table(references_of(build, index))
-    return ShardPlan(index, split.name, split_index, len(split.shard_samples), tuple(refs))
+    return ShardPlan(
+        index, split.name, split.first_shard + split_index, plan.shard_file(split, split_index), tuple(refs)
+    )
 
 
 def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]) -> dict[str, str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
+from shutil import copyfileobj
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
@@ -34,7 +35,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, metadata_file, metadata_line, repeat_links
 from dataprep.host.heartbeat import beat
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
-from dataprep.storage import checksums, expected, open_storage
+from dataprep.storage import ObjectInfo, checksums, expected, open_storage
 from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
 from dataprep.storage.errors import GO_ON, disk_errors
 from dataprep.storage.local import LocalStorage
@@ -549,11 +550,8 @@ def _sample(ref: records.SampleRef, checked: CheckedImage, classes: tuple[str, .
 
 def _write(build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records.Sample], rows: IndexRows) -> _Written:
     """Write the samples in order, and add their index rows."""
-    plan = build.plan
-    shard_format = FORMATS[plan.options.format]
-    name = plan.options.shard_file(shard.split, shard.split_index, shard.split_shards)
-    write = _write_images if shard_format.one_file_per_image else _write_file
-    return write(build, shard, name, samples, rows)
+    write = _write_images if FORMATS[build.plan.options.format].one_file_per_image else _write_file
+    return write(build, shard, shard.file, samples, rows)
 
 
 def _write_file(
@@ -608,35 +606,57 @@ def annotation_files(format_name: str, features: Features, splits: Iterable[str]
     return sorted(metadata_file(split) for split in splits)
 
 
-def publish_annotations(build: OpenBuild, splits: Sequence[records.SplitManifest]) -> list[records.FileEntry]:
-    """Write the annotations of an image folder from the plan and the index, and return the files' entries."""
+def publish_annotations(
+    build: OpenBuild, splits: Sequence[records.SplitManifest], listed: Mapping[str, str] | None = None
+) -> list[records.FileEntry]:
+    """Write the annotations of an image folder from the plan and the index, and return the files' entries.
+
+    Args:
+        splits: The splits that have shards of the plan.
+        listed: SHA-256 digests of existing files, by name, to which the lines are added; None for a new dataset.
+    """
     plan, storage, entries = build.plan, build.storage, []
     if not annotation_files(plan.options.format, plan.features, plan.options.splits):
         return []
     first_index = 0
-    for split in splits:
-        name = metadata_file(split.name)
-        spool = storage.spool_path(name)
-        with disk_errors(spool), spool.open("wb") as stream:
-            stream.writelines(_lines(build, split, first_index))
-        with disk_errors(spool), spool.open("rb") as stream:
-            digests = checksums.digests_of(stream)
-        storage.publish(spool, name, digests.crc32c)
+    for split, planned in zip(splits, plan.splits, strict=True):
+        name, existing = metadata_file(split.name), None
+        if listed is not None:
+            with storage.open(name) as stream:
+                existing = checksums.digests_of(stream)
+        if existing is not None and existing.sha256 != (listed or {})[name]:  # an earlier run has replaced it
+            digests = existing
+        else:
+            spool = storage.spool_path(name)
+            with disk_errors(spool), spool.open("wb") as lines:
+                if existing is not None:
+                    with storage.open(name) as stream:
+                        copyfileobj(stream, lines)
+                lines.writelines(_lines(build, split, planned, first_index))
+            with disk_errors(spool), spool.open("rb") as stream:
+                digests = checksums.digests_of(stream)
+            if existing is None:
+                storage.publish(spool, name, digests.crc32c)
+            elif not storage.replace_file(
+                spool, name, digests.crc32c, ObjectInfo(name, existing.num_bytes, existing.crc32c)
+            ):
+                raise ConflictError(f"{storage.url_of(name)}: another process has changed it; {GO_ON}")
         entries.append(records.FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
-        first_index += len(split.shards)
+        first_index += len(planned.shard_samples)
     return entries
 
 
-def _lines(build: OpenBuild, split: records.SplitManifest, first_index: int) -> Iterator[bytes]:
+def _lines(
+    build: OpenBuild, split: records.SplitManifest, planned_split: PlannedSplit, first_index: int
+) -> Iterator[bytes]:
     index = open_index(build.storage, split)
-    for number in range(len(split.shards)):
+    for number in range(len(planned_split.shard_samples)):
         planned = references_of(build, first_index + number)
         annotations = dict(
             zip(planned.column("key").to_pylist(), planned.column("annotations").to_pylist(), strict=True)
         )
-        rows = index.read_group(number, ["key", "label"])
+        rows = index.read_group(planned_split.first_shard + number, ["key", "label"])
         keys, labels = (rows.column(name).to_pylist() for name in ("key", "label"))
-        planned_split, _ = build.plan.locate(first_index + number)
         files = image_names(build.plan, planned_split, keys, labels)
         for key, label, file in zip(keys, labels, files, strict=True):
             class_name = records.class_name_of(label, build.plan.classes) or ""

@@ -23,6 +23,7 @@ from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BY
 from dataprep.dataset.paths import CARDS, PLAN_JSON
 from dataprep.dataset.records import Manifest, class_name_of
 from dataprep.dataset.replicas import REPLICAS, Replica, read_replicas, record_replicas, same_dataset
+from dataprep.dataset.revisions import removed_entries
 from dataprep.errors import ConflictError, DataprepError, FormatError, UsageError, VerificationError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
@@ -110,6 +111,7 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
 def _listed(storage: Storage, manifest: Manifest, data: bytes, present: Mapping[str, ObjectInfo]) -> Phases:
     list_data = _images if FORMATS[manifest.format].one_file_per_image else _shards
     index = [entry for split in manifest.splits for entry in (*index_files(split), split.events)]
+    index += removed_entries(manifest)
     return (
         tuple(list_data(storage, manifest, present)),
         tuple(_described(storage, entry, present) for entry in index),

@@ -189,6 +189,7 @@ class ImageBuild(Run):
             output_url=str(self.output),
             max_reject_ratio=ratio,
             overwrite=self.overwrite,
+            append=self.append,
         )
         return Job(
             run=self,

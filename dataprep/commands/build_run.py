@@ -19,7 +19,7 @@ import click
 
 from dataprep.arguments import WHERE, WRITE, Place, Request, Texts, option, request, spelled, texts
 from dataprep.builder.cards import cards_of, own_cards, write_cards
-from dataprep.builder.driver import BuildResult, prepare, refuse_output, run_build
+from dataprep.builder.driver import BuildResult, plan_growth, prepare, refuse_output, run_build
 from dataprep.builder.finished import numbering_faults
 from dataprep.builder.merge import rejects_too_many
 from dataprep.builder.output import card_plan, open_build
@@ -159,6 +159,12 @@ class Run(Guarded, NamedTpu, EngineRun):
         default=False,
         group=WRITE,
     )
+    append: bool = option(
+        "Add what the source has more than the dataset at `output`, as new shards after the others. Samples that are "
+        "there are compared, and nothing of them changes; other options than those of the dataset are refused.",
+        default=False,
+        group=WRITE,
+    )
     dry_run: bool = option(
         "Print the plan, and leave nothing behind; if the build would refuse `output`, say why and end with "
         "its exit code.",
@@ -180,6 +186,12 @@ class Run(Guarded, NamedTpu, EngineRun):
     def is_local(self) -> bool:
         """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
         return self.runner == LOCAL
+
+    def __post_init__(self) -> None:
+        """Check the values, and that they go together."""
+        super().__post_init__()
+        if self.append and self.overwrite:
+            raise UsageError("`append` keeps the dataset, `overwrite` removes it; give one of the two")
 
 
 def people(asked: Request, *, quiet: bool) -> Viewer:
@@ -329,10 +341,17 @@ def run_and_print(asked: Asked, *, as_json: bool) -> None:
 
 def _draft(
     job: Job, choice: EngineChoice, progress: BuildProgress, *, reader: str | None, builder: str | None
-) -> Drafted:
+) -> Drafted | Built:
     run, request = job.run, job.request
-    plan = prepare(request, progress, keep=False).plan
-    refusal, unknown = _refusal(request, plan)
+    refusal, unknown = None, ""
+    if request.append:
+        growth = plan_growth(request, progress, keep=False)
+        if growth.planned is None:
+            return Built(result=BuildResult(growth.manifest, 0, assembled=False), elapsed_s=0.0, notes=progress.notes)
+        plan = growth.planned.plan
+    else:
+        plan = prepare(request, progress, keep=False).plan
+        refusal, unknown = _refusal(request, plan)
     unknowns = [unknown] if unknown else []
     return Drafted(
         plan=plan,
@@ -465,6 +484,9 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
         return
     for split in manifest.splits:
         click.echo(job.split_line(split))
+    if request.append and not result.assembled:
+        click.echo(f"{output}: the source has nothing more; revision {manifest.revision} stays")
+        return
     if not (result.shards_built or result.assembled):
         click.echo(
             f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}. The contents were not "

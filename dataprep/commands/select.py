@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import click
@@ -163,11 +164,20 @@ def _print(asked: Select, *, as_json: bool) -> None:
         click.echo(json.dumps(document))
     else:
         click.echo(f"{found.text}\n{found.url}{' (dry run: nothing was written)' if asked.dry_run else ''}")
-    if found.unknown:
-        shown = ", ".join(shortened(line, 80) for line in found.unknown[:_SHOWN])
-        more = f" and {len(found.unknown) - _SHOWN:,} more" if len(found.unknown) > _SHOWN else ""
-        lines = counted(len(found.unknown), "line")
-        click.echo(f"in no sample, {lines} of --except: {shown}{more}; --allow-missing accepts that", err=True)
+    print_unknown(found.unknown, "--except")
+
+
+def print_unknown(unknown: Sequence[str], of: str) -> None:
+    """Print the lines of lists that name no sample, and end with an exit code, if there are any.
+
+    Args:
+        of: Option with the lists.
+    """
+    if unknown:
+        shown = ", ".join(shortened(line, 80) for line in unknown[:_SHOWN])
+        more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
+        lines = counted(len(unknown), "line")
+        click.echo(f"in no sample, {lines} of {of}: {shown}{more}; --allow-missing accepts that", err=True)
         raise SystemExit(UNKNOWN)
 
 

@@ -20,7 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from dataprep.dataset.manifest import MANIFEST
-from dataprep.dataset.paths import BUILD, RETRY, RETRY_JSON, is_hidden_name, is_readable_image
+from dataprep.dataset.paths import BUILD, CHANGE, CHANGE_JSON, is_hidden_name, is_readable_image
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
 from dataprep.errors import AccessError, FormatError, UsageError
 from dataprep.messages import command_line, shell_words, shown
@@ -167,7 +167,7 @@ def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed
         max_listed: Maximum number of files; larger data are not compared.
     """
     found = changes_of(data, manifest, max_listed)
-    if not found or index.stat(RETRY_JSON) is not None:  # retry-failed puts new shards before the manifest
+    if not found or index.stat(CHANGE_JSON) is not None:  # retry-failed puts new shards before the manifest
         return
     adopt = command_line("adopt", data.url, index=None if index.url == data.url else index.url, overwrite=True)
     raise UsageError(
@@ -204,7 +204,7 @@ def changes_of(data: Storage, manifest: Manifest, max_listed: int | None = None)
 
 def is_of_adoption(name: str) -> bool:
     """Return whether an adoption or a retry wrote this file next to the data."""
-    return name == MANIFEST or name.startswith((f"{BUILD}/", f"{RETRY}/", "index/"))
+    return name == MANIFEST or name.startswith((f"{BUILD}/", f"{CHANGE}/", "index/"))
 
 
 def is_in_class_folder(name: str) -> bool:

@@ -3,6 +3,7 @@
     index/train.parquet                                          up to MAX_ROWS_IN_ONE rows
     index/train-00000-of-00395.parquet  …                        more: about PART_ROWS rows in each part
     index/train-events.parquet                                   every repair and rejection, in the order of the shards
+    index/train.r3.parquet, train-00007.r3-of-00395.parquet  …   written by revision 3, because samples were removed
 
 A row group has the rows of one shard, and every part the row groups of consecutive shards. The number of parts depends
 on the shards' samples alone. Readers open only the parts and row groups that they need.
@@ -14,6 +15,7 @@ becomes a FormatError that names the file.
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from bisect import bisect_right
 from collections import deque
@@ -29,11 +31,12 @@ from typing import NamedTuple, Self, cast
 from dataprep.arrays import NDArray, np, pa, pq
 from dataprep.dataset.columns import from_numpy, numbers, table_of
 from dataprep.dataset.documents import json_text
-from dataprep.dataset.paths import RETRY_JSON
+from dataprep.dataset.paths import CHANGE_JSON, PLAN_JSON
 from dataprep.dataset.records import Event, FileEntry, IndexEntry, IndexPart, Placement, SplitManifest, ViewedSplit
 from dataprep.errors import ConflictError, FormatError
 from dataprep.messages import one_line
 from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage.base import TooLargeError
 from dataprep.storage.checksums import HashingWriter, crc32c_of, digests_of
 from dataprep.storage.copies import stored_crc32c
 from dataprep.storage.errors import GO_ON, disk_errors
@@ -49,6 +52,7 @@ memory."""
 MAX_READERS = 8
 """Maximum number of readers of an index at work, and of idle ones; each keeps a footer, some 10 kB a shard."""
 _BLOCK_BYTES = 1 << 22
+_MAX_PLAN_BYTES = 64 << 20
 _RANGES_IN_FLIGHT = 8
 ANNOTATIONS = "annotations_crc32c"
 """Column of the CRC32C of each sample's annotations."""
@@ -57,6 +61,8 @@ MAX_ROWS_IN_ONE = 1 << 24
 PART_ROWS = 1 << 20
 """Approximate number of rows of a part; its file has some 60 MB, and the footer of 100 shards takes 3 ms to read."""
 MAX_PARTS = 99_999
+_REVISED = re.compile(r"(\.r[1-9]\d*)?((-of-\d+)?\.parquet)\Z")
+"""End of the name of a file of an index: the revision that wrote it, unless that is the first."""
 
 
 class ParquetTable:
@@ -279,7 +285,7 @@ class Index:
             found, due = f"sha256 {_sha256(source)}", entry["sha256"]
             if found == f"sha256 {due}":
                 return source
-        if storage.stat(RETRY_JSON) is not None:
+        if is_changing(storage):
             return None
         raise FormatError(
             f"{storage.url_of(name)}: {found[:23]}, the manifest has {due[:16]}: damaged, or of another dataset; "
@@ -301,6 +307,17 @@ class Index:
                 raise FormatError(
                     f"{where}: row group {group} has {rows:,} samples, but {shard['file']} has {due:,}; build it again"
                 )
+
+
+def is_changing(storage: Storage) -> bool:
+    """Return whether a finished dataset is being changed, or that was interrupted: its index may be newer than its
+    manifest then."""
+    if storage.stat(CHANGE_JSON) is not None:
+        return True
+    try:
+        return b'"grows": "' in storage.read(PLAN_JSON, _MAX_PLAN_BYTES)
+    except (FileNotFoundError, TooLargeError):
+        return False
 
 
 def open_index(storage: Storage, split: SplitManifest, *, compare: bool = False) -> Index:
@@ -471,6 +488,16 @@ def index_names(split: str, parts: int) -> list[str]:
     return [f"index/{split}-{number:05d}-of-{parts:05d}.parquet" for number in range(parts)]
 
 
+def revised_name(file: str, revision: int) -> str:
+    """Return the name of a file of an index, or of events, that a revision writes in its place."""
+    return _REVISED.sub(rf".r{revision}\2", file)
+
+
+def _first_name(file: str) -> str:
+    """Return the name that a file of an index, or of events, has in the first revision."""
+    return _REVISED.sub(r"\2", file)
+
+
 def publish_index(split: str, shard_samples: Sequence[int], put: Callable[[str, range], FileEntry]) -> IndexEntry:
     """Publish the files of an index, and return its entry for the manifest.
 
@@ -517,28 +544,30 @@ def index_files(split: SplitManifest) -> tuple[FileEntry, ...]:
 
 
 def index_faults(split: SplitManifest) -> Iterator[str]:
-    """Yield faults in the manifest's entry for the index of a split: file names that no build gives, or parts that do
-    not match the split's shards."""
+    """Yield faults in the manifest's entries for index and events of a split: file names that no build or revision
+    gives, or parts that do not match the split's shards."""
+    if _first_name(split.events["file"]) != (due := events_file(split.name)):
+        yield f"events.file: expected {due}, got {json_text(split.events['file'])}"
     if "parts" not in split.index:
-        yield from _name_faults(split.index, f"index/{split.name}.parquet", "file")
+        yield from _name_faults(split.index, f"index/{split.name}.parquet", "index.file")
         return
     parts = split.index["parts"]
     if not 1 < len(parts) <= MAX_PARTS:
-        yield f"parts: expected 2 to {MAX_PARTS:,}, got {len(parts):,}"
+        yield f"index.parts: expected 2 to {MAX_PARTS:,}, got {len(parts):,}"
         return
     for number, (part, due) in enumerate(zip(parts, index_names(split.name, len(parts)), strict=True)):
-        yield from _name_faults(part, due, f"parts[{number}].file")
+        yield from _name_faults(part, due, f"index.parts[{number}].file")
     shards = sum(part["shards"] for part in parts)
     if shards != len(split.shards) or not all(part["shards"] for part in parts):
-        yield f"parts: {shards:,} shards, expected the split's {len(split.shards):,}, at least one in each"
+        yield f"index.parts: {shards:,} shards, expected the split's {len(split.shards):,}, at least one in each"
     found: dict[str, object] = {**split.index}
     for name, joined in joined_entry(split.name, parts).items():
         if name != "parts" and found[name] != joined:
-            yield f"{name}: expected {joined}, as in its parts, got {json_text(found[name])}"
+            yield f"index.{name}: expected {joined}, as in its parts, got {json_text(found[name])}"
 
 
 def _name_faults(entry: FileEntry, due: str, where: str) -> Iterator[str]:
-    if entry["file"] != due:
+    if _first_name(entry["file"]) != due:
         yield f"{where}: expected {due}, got {json_text(entry['file'])}"
 
 
@@ -635,12 +664,12 @@ def events_table(events: Sequence[Event]) -> pa.Table:
     return table_of(([getattr(event, name) for event in events] for name in schema.names), schema)
 
 
-def open_events(storage: Storage, split: str) -> ParquetTable:
+def open_events(storage: Storage, file: str) -> ParquetTable:
     """Open the events of a split. Raises FileNotFoundError and FormatError."""
-    return ParquetTable(storage, events_file(split), events_schema())
+    return ParquetTable(storage, file, events_schema())
 
 
-def read_events(storage: Storage, split: str) -> list[Event]:
+def read_events(storage: Storage, file: str) -> list[Event]:
     """Read every repair and rejection of a split. Raises FileNotFoundError and FormatError."""
     names = list(Event.__dataclass_fields__)
-    return [Event(**row) for batch in open_events(storage, split).batches(names) for row in batch.to_pylist()]
+    return [Event(**row) for batch in open_events(storage, file).batches(names) for row in batch.to_pylist()]

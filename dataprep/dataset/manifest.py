@@ -18,8 +18,8 @@ import msgspec
 from dataprep.dataset import records
 from dataprep.dataset.documents import JsonObject, convert, decode, json_text
 from dataprep.dataset.features import feature_faults, features_document
-from dataprep.dataset.index import index_faults, index_files
-from dataprep.dataset.paths import PLAN_JSON, RETRY_JSON
+from dataprep.dataset.index import index_faults, index_files, is_changing
+from dataprep.dataset.paths import PLAN_JSON
 from dataprep.dataset.revisions import change_faults
 from dataprep.errors import FormatError, UsageError, VerificationError
 from dataprep.messages import counted, not_one_of, quoted, shell_words
@@ -148,9 +148,7 @@ def _value_faults(manifest: records.Manifest) -> Iterator[str]:
         at = f"$.splits[{number}]"
         if not _SPLIT_NAME.fullmatch(split.name):
             yield f"{at}.name: expected letters, digits, _ and -, got {json_text(split.name)}"
-        yield from (f"{at}.index.{fault}" for fault in index_faults(split))
-        if split.events["file"] != (due := f"index/{split.name}-events.parquet"):
-            yield f"{at}.events.file: expected {due}, got {json_text(split.events['file'])}"
+        yield from (f"{at}.{fault}" for fault in index_faults(split))
         if split.repeats["stored"] > split.repeats["count"]:
             yield f"{at}.repeats: expected at most as many stored as count, got {json_text(split.repeats)}"
 
@@ -218,12 +216,12 @@ def refuse_other_sizes(storage: LocalStorage, split: records.SplitManifest) -> N
     """Raise VerificationError, naming shards, if some of a split are missing or have another size than the manifest
     says.
 
-    Folders are listed, and no shard is opened. While `dataprep retry-failed` runs, or after it was interrupted, shards
-    are newer than the manifest: then nothing is compared.
+    Folders are listed, and no shard is opened. While the dataset is changed, or after
+    that was interrupted, shards are newer than the manifest: then nothing is compared.
     """
     due = {shard["file"]: shard["bytes"] for shard in split.shards}
     damaged = list(size_faults(due.items(), storage.sizes(due)))
-    if not damaged or storage.stat(RETRY_JSON) is not None:
+    if not damaged or is_changing(storage):
         return
     raise VerificationError(
         f"{storage.url}: {counted(len(damaged), 'shard')} of {split.name} not as the manifest lists: "

@@ -200,7 +200,8 @@ class ShardPlan:
     split: str
     split_index: int
     """Position among the shards of its split."""
-    split_shards: int
+    file: str
+    """Name of the shard, relative to the dataset's root."""
     refs: tuple[SampleRef, ...]
 
 

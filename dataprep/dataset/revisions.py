@@ -95,7 +95,8 @@ def removed_table(removed: Removed, keys: Sequence[str], when: str) -> pa.Table:
         keys: Keys of the samples, in the order of `removed`, whose shards are ascending.
         when: Time of the removal, ISO 8601.
     """
-    shards = np.repeat(np.array(list(removed), np.int32), [len(numbers) for numbers in removed.values()])
+    counts = np.array([len(numbers) for numbers in removed.values()], np.int64)
+    shards = np.repeat(np.array(list(removed), np.int32), counts)
     samples = np.concatenate([np.empty(0, np.int64), *removed.values()])
     digests = binaries([hashlib.sha256(key.encode()).digest() for key in keys])
     table = pa.Table.from_arrays([from_numpy(shards), from_numpy(samples), digests], schema=removed_schema())
@@ -120,11 +121,19 @@ def steps_back(
         yield change, removed, samples
 
 
-def _read_removed(storage: Storage, change: Change, samples: Sequence[int]) -> Removed:
-    """Read the samples that a change removed; `samples` are those of each shard after it."""
-    if change.removed is None:
-        return {}
-    entry = change.removed
+def removed_keys(storage: Storage, manifest: Manifest, split: str) -> frozenset[bytes]:
+    """Return the SHA-256 of the keys of all samples that were removed from a split. Raises FormatError."""
+    entries = [each.removed for each in manifest.changes if each.split == split and each.removed is not None]
+    tables = (_open_removed(storage, entry) for entry in entries)
+    return frozenset(
+        digest
+        for table in tables
+        for group in range(len(table.group_rows))
+        for digest in table.read_group(group, ["key_sha256"]).column(0).to_pylist()
+    )
+
+
+def _open_removed(storage: Storage, entry: FileEntry) -> ParquetTable:
     where = storage.url_of(entry["file"])
     try:
         data = storage.read(entry["file"], entry["bytes"])
@@ -133,16 +142,27 @@ def _read_removed(storage: Storage, change: Change, samples: Sequence[int]) -> R
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise FormatError(f"{where}: not the file that the manifest lists; {_ADVICE}")
     source = pa.BufferReader(data)
-    table = ParquetTable(storage, entry["file"], removed_schema(), source=source, max_rows=MAX_REMOVED)
+    return ParquetTable(storage, entry["file"], removed_schema(), source=source, max_rows=MAX_REMOVED)
+
+
+def _read_removed(storage: Storage, change: Change, samples: Sequence[int]) -> Removed:
+    """Read the samples that a change removed; `samples` are those of each shard after it."""
+    if change.removed is None:
+        return {}
+    table, where = _open_removed(storage, change.removed), storage.url_of(change.removed["file"])
     rows = [table.read_group(group, ["shard", "sample"]) for group in range(len(table.group_rows))]
     shards, numbers = (
         np.concatenate([np.empty(0, np.int64), *(to_numpy(each.column(name)) for each in rows)])
         for name in ("shard", "sample")
     )
     cuts = np.flatnonzero(np.diff(shards)) + 1
-    found = {int(group[0]): part for group, part in zip(np.split(shards, cuts), np.split(numbers, cuts)) if len(group)}
+    groups = zip(np.split(shards, cuts), np.split(numbers, cuts), strict=True)
+    found = {int(group[0]): part for group, part in groups if len(group)}
     inside = all(
-        0 <= shard < len(samples) and part[0] >= 0 and (np.diff(part) > 0).all() and part[-1] < samples[shard] + len(part)
+        0 <= shard < len(samples)
+        and part[0] >= 0
+        and (np.diff(part) > 0).all()
+        and part[-1] < samples[shard] + len(part)
         for shard, part in found.items()
     )
     if not inside or (np.diff(shards) < 0).any() or sum(samples) + len(numbers) != change.samples:
@@ -178,7 +198,8 @@ def change_faults(manifest: Manifest) -> Iterator[str]:
         elif removed is not None and (removed["file"] != due or removed["bytes"] > _MAX_BYTES):
             yield f"[{number}].removed: expected {due} of at most {_MAX_BYTES:,} bytes, got {json_text(removed)}"
     for name, split in splits.items():
-        yield from _count_faults(split, [change for change in manifest.changes if change.split == name])
+        found = [change for change in manifest.changes if change.split == name]
+        yield from _count_faults(split, found) if found else ()
 
 
 def _count_faults(split: SplitManifest, changes: Sequence[Change]) -> Iterator[str]:
@@ -186,7 +207,7 @@ def _count_faults(split: SplitManifest, changes: Sequence[Change]) -> Iterator[s
     afterwards = [*((change.shards, change.samples) for change in changes[1:]), (len(split.shards), split.samples)]
     for change, (shards, samples) in zip(changes, afterwards, strict=True):
         more = shards > change.shards and samples >= change.samples
-        less = shards == change.shards and samples < change.samples
+        less = shards == change.shards and samples <= change.samples  # also only rows of a table without an image
         if not (more if change.kind == "added" else less):
             yield (
                 f"revision {change.revision} of {split.name}: {change.kind}, from {change.samples:,} samples in "

@@ -15,12 +15,12 @@ from functools import cached_property, partial
 from typing import NamedTuple, TypeAlias
 
 from dataprep.arrays import NDArray, np, pa
-from dataprep.builder.finished import readable_manifest
+from dataprep.builder.finished import readable_manifest, shard_numbers
 from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, no_dataset
-from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.records import Manifest
 from dataprep.errors import FormatError, UsageError
-from dataprep.fetched.plan import LaionOptions, facts_of, is_fetched, laion_options, names_of, tfds_files
+from dataprep.fetched.plan import LaionOptions, is_fetched, laion_options, names_of
 from dataprep.fetched.shard import ShardNames
 from dataprep.formats.img2dataset import FAILED_TO_DOWNLOAD, FAILED_TO_RESIZE, SUCCESS
 from dataprep.messages import shell_words
@@ -75,6 +75,15 @@ class FetchedDataset:
         """Names of the shards, including shards that a retry adds."""
         return names_of(self.manifest)
 
+    @cached_property
+    def numbers(self) -> list[int]:
+        """The number in the name of each shard."""
+        return shard_numbers(self.manifest, self.manifest.splits[0])
+
+    def parquet_file(self, shard: int) -> str:
+        """Return the name of the parquet file of the shard at a position."""
+        return self.names.parquet_file(self.numbers[shard])
+
     @property
     def num_shards(self) -> int:
         return len(self.manifest.splits[0].shards)
@@ -83,10 +92,6 @@ class FetchedDataset:
     def key_digits(self) -> int:
         """Number of digits of the row's number at the end of a key."""
         return math.ceil(math.log10(self.options.rows_per_shard))
-
-    def tfds_files(self, split: SplitManifest) -> dict[str, bytes]:
-        """Return the TFDS files by name, for this split or the same one with more shards."""
-        return tfds_files(facts_of(self.manifest), self.manifest.format, self.options, split)
 
     def row_of(self, fields: Mapping[str, Value]) -> Row:
         """Convert a row of a parquet file back to the row of the table of URLs."""
@@ -264,5 +269,5 @@ class _Newer:
 
 def _tables(dataset: FetchedDataset, places: range, names: Sequence[str] = _COLUMNS) -> Generator[pa.Table]:
     """Yield some columns of many sidecars, in order; over a network several are read at a time."""
-    read, files = partial(read_columns, dataset.storage, columns=names), map(dataset.names.parquet_file, places)
+    read, files = partial(read_columns, dataset.storage, columns=names), map(dataset.parquet_file, places)
     return read_ahead(read, files, max(1, min(dataset.storage.reads_in_flight, 16)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from dataprep.builder.finished import dataset_of, described
+from dataprep.builder.finished import dataset_of, described, samples_by_number, shard_number, shard_numbers
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit
 from dataprep.dataset.documents import convert
 from dataprep.dataset.manifest import built_as, source_faults
@@ -180,15 +180,14 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
             yield f"split {split.name}: statuses {quoted(sorted(split.statuses))}, expected {', '.join(STATUSES)}"
 
 
-def sidecars_of(manifest: Manifest, number: int) -> tuple[str, str]:
+def sidecars_of(manifest: Manifest, position: int) -> tuple[str, str]:
     """Return the names of a shard's parquet file and of its stats."""
-    names = names_of(manifest)
+    names, number = names_of(manifest), shard_number(manifest, manifest.splits[0], position) or 0
     return names.parquet_file(number), names.stats_file(number)
 
 
 def sidecar_names(manifest: Manifest) -> frozenset[str]:
-    names = names_of(manifest)
-    numbers = range(len(manifest.splits[0].shards))
+    names, numbers = names_of(manifest), shard_numbers(manifest, manifest.splits[0])
     return frozenset(name_of(number) for number in numbers for name_of in (names.parquet_file, names.stats_file))
 
 
@@ -216,12 +215,18 @@ def facts_of(manifest: Manifest) -> Dataset:
     return laion.UNNAMED if dataset == laion.LAION and manifest.licence == UNSTATED else dataset
 
 
-def tfds_files(dataset: Dataset, format_name: str, options: LaionOptions, split: SplitManifest) -> dict[str, bytes]:
-    """Return TFDS's metadata files, name to content; none unless the format is tfrecord."""
+def tfds_files(
+    dataset: Dataset, format_name: str, options: LaionOptions, split: SplitManifest, changed: Manifest | None = None
+) -> dict[str, bytes]:
+    """Return TFDS's metadata files, name to content; none unless the format is tfrecord.
+
+    Args:
+        changed: Manifest of the dataset, if it may have been changed since it was built.
+    """
     if format_name != "tfrecord":
         return {}
-    lengths = {split.name: [int(shard["samples"]) for shard in split.shards]}
-    return metadata_files(dataset, options.schema, lengths, {split.name: split.num_bytes})
+    samples = [shard["samples"] for shard in split.shards] if changed is None else samples_by_number(changed, split)
+    return metadata_files(dataset, options.schema, {split.name: samples}, {split.name: split.num_bytes})
 
 
 def metadata_files(

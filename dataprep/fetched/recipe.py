@@ -157,9 +157,8 @@ class WebRecipe(Recipe):
         return plans.sidecar_names(manifest)
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
-        return plans.tfds_files(
-            plans.facts_of(manifest), manifest.format, plans.laion_options(manifest), manifest.splits[0]
-        )
+        facts, options = plans.facts_of(manifest), plans.laion_options(manifest)
+        return plans.tfds_files(facts, manifest.format, options, manifest.splits[0], manifest)
 
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return False: rows keep the order of their table."""

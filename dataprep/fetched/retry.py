@@ -1,10 +1,10 @@
 """Tries failed rows of a finished dataset again, and adds their images as new shards after the last one.
 
-    which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ cards ─▶ `_retry/` is removed
+    which rows ─▶ shards, receipts ─▶ index ─▶ dataset_info.json ─▶ dataset.json ─▶ cards ─▶ `_change/` is removed
 
-    _retry/plan.json              create-only; the revision at the beginning, the chosen rows, and the id
-    _retry/<id>/rows.parquet      rows to try: a row group for each new shard
-    _retry/<id>/receipts/, tmp/   as in a build (shards.py)
+    _change/plan.json              create-only; the revision at the beginning, the chosen rows, and the id
+    _change/<id>/rows.parquet      rows to try: a row group for each new shard
+    _change/<id>/receipts/, tmp/   as in a build (shards.py)
 
 A new shard has its own parquet file and stats, with the rows that were tried and their new status; the old entries of
 these rows stay as history. So the newest status of a row is in the last shard whose parquet file has its key. The
@@ -33,15 +33,16 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypedDict
 from msgspec import Meta
 
 from dataprep.arrays import pa
+from dataprep.builder import finished
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.plan import refuse_other_codecs
 from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.dataset import index as indexes
 from dataprep.dataset import manifest as manifests
 from dataprep.dataset.columns import table_of
-from dataprep.dataset.documents import Count, decode, decoder
-from dataprep.dataset.paths import RETRY, RETRY_JSON
-from dataprep.dataset.records import IndexEntry, Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.paths import CHANGE, CHANGE_JSON
+from dataprep.dataset.records import Change, IndexEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched import collect
 from dataprep.fetched.existing import Choice, FetchedDataset, Place, open_fetched, rows_to_try
@@ -51,9 +52,8 @@ from dataprep.fetched.shards import Places, Target, WebFetch, entries_of, fetch_
 from dataprep.formats.img2dataset import OTHER, SUCCESS
 from dataprep.messages import did_you_mean, quoted
 from dataprep.sources.laion import Row
-from dataprep.storage import ObjectInfo, Storage
+from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
-from dataprep.storage.checksums import digests_of
 from dataprep.storage.parquet import open_parquet, read_columns
 from dataprep.web.requests import Status
 
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from dataprep.web.requests import Limits
 
 
+RETRY = "retry-failed"
 HTTP_CODE = re.compile(r"http (?!200)[1-5]\d\d")
 """Pattern of the reason for an answer whose status code is not 200."""
 FAILURES = tuple(
@@ -80,9 +81,6 @@ FAILURES = tuple(
 _CODE = re.compile(r"(?<!\d)\d{3}(?!\d)")
 _NEAR = 0.5
 """Minimum similarity of a suggestion; `404` and `http 404` are just similar enough."""
-MAX_PLAN_BYTES = 64 << 20
-"""Maximum size of the plan; it has a number for each new shard."""
-_ADVICE = f"remove {RETRY}/"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -123,6 +121,7 @@ def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progr
     """
     dataset = open_fetched(url)
     check_reasons(choice, dataset.manifest)
+    finished.refuse_other_change(dataset.storage, RETRY)
     dataset.storage.remove_stale_spools()
     begun = read_plan(dataset.storage)
     is_gone = begun is not None and dataset.storage.stat(rows_file(begun.root)) is None  # it was being removed
@@ -145,7 +144,14 @@ def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progr
     missing = [index for index in range(len(plan.shard_rows)) if index not in done]
     if missing:
         job = RetryJob(
-            dataset.storage.url, plan.root, plan.manifest_sha256, plan.first_shard, rows, limits, plan.codecs
+            dataset.storage.url,
+            plan.root,
+            plan.manifest_sha256,
+            plan.first_shard,
+            plan.first_number,
+            rows,
+            limits,
+            plan.codecs,
         )
         for receipt in engine(job, missing):
             progress.shard_done(receipt)
@@ -178,52 +184,43 @@ class ChoiceEntry(TypedDict):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RetryPlan:
-    """The plan of a retry, as `_retry/plan.json` holds it."""
+class RetryPlan(finished.ChangePlan):
+    """The plan of a retry, as `_change/plan.json` holds it."""
 
-    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
-    revision: Count
-    """Revision of the manifest at the beginning of the retry."""
-    manifest_sha256: str
+    kind: str = RETRY
     choice: ChoiceEntry
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=manifests.MAX_SHARDS)]
     first_shard: Count
+    first_number: Count
+    """Number in the name of the first new shard."""
     codecs: dict[str, str]
     """Versions of libraries that every worker must have."""
-    cards: dict[str, str] = field(default_factory=dict)
-    """SHA-256 digests of the dataset's unedited cards, by name; these cards are replaced."""
-
-    @property
-    def root(self) -> str:
-        return f"{RETRY}/{self.id}"
 
     def files(self, names: ShardNames) -> Iterator[str]:
-        for index in range(self.first_shard, self.first_shard + len(self.shard_rows)):
-            yield from names.files(index)
+        """Yield the files of the new shards."""
+        for number in range(self.first_number, self.first_number + len(self.shard_rows)):
+            yield from names.files(number)
 
 
 def read_plan(storage: Storage) -> RetryPlan | None:
     """Read the plan of an interrupted or running retry; None if there is none. Raises FormatError."""
-    data = read_bounded(storage, RETRY_JSON, MAX_PLAN_BYTES, advice=_ADVICE)
+    data = read_bounded(storage, CHANGE_JSON, finished.MAX_PLAN_BYTES, advice=finished.CHANGE_ADVICE)
     if data is None:
         return None
-    return decode(data, RetryPlan, where=f"{storage.url_of(RETRY_JSON)}: not a plan of a retry", advice=_ADVICE)
+    where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a retry"
+    return decode(data, RetryPlan, where=where, advice=finished.CHANGE_ADVICE)
 
 
 def retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
     """Yield the names of files that an interrupted or running retry may have put in place; they need not exist."""
-    plan = read_plan(storage)
+    change = finished.read_change(storage)
+    plan = read_plan(storage) if change is not None and change.kind == RETRY else None
     if plan is not None:
         yield from plan.files(names)
 
 
-def id_of_plan(storage: Storage) -> str:
-    """Return the id of the stored plan. Raises FileNotFoundError, or ValueError or FormatError for a malformed plan."""
-    return decoder(_Named).decode(storage.read(RETRY_JSON, MAX_PLAN_BYTES)).id
-
-
 def no_plan(storage: Storage, problem: str) -> FormatError:
-    return FormatError(f"{storage.url_of(RETRY_JSON)}: not a plan of a retry: {problem}; {_ADVICE}")
+    return FormatError(f"{storage.url_of(CHANGE_JSON)}: not a plan of a retry: {problem}; {finished.CHANGE_ADVICE}")
 
 
 def rows_file(root: str) -> str:
@@ -242,33 +239,6 @@ def row_tables(places: Iterator[Place], rows_per_shard: int, shard_rows: list[in
         yield table_of([[place.shard for place in held], [place.row for place in held]], rows_schema())
 
 
-def clean_up(storage: Storage, plan: RetryPlan, names: ShardNames) -> None:
-    """Remove files that a retry has put in place and the manifest does not list, and then the retry's own files.
-
-    The plan is removed after the files that it names, so that the same command continues an interrupted removal. If the
-    stored plan is another retry's, nothing is removed.
-    """
-    try:
-        if id_of_plan(storage) != plan.id:
-            return
-    except FileNotFoundError:
-        pass
-    else:
-        storage.take_away(plan.root)  # after this no worker of the retry can put a file in place
-        manifest = manifests.read_manifest(
-            storage
-        )  # not the manifest at the retry's beginning: another process may have ended the retry
-        if manifest is not None:
-            listed = {entry["file"] for split in manifest.splits for entry in split.shards}
-            listed.update(entry["file"] for entry in manifest.files)
-            for name in plan.files(names):
-                if name not in listed:
-                    storage.delete(name)
-        storage.delete(RETRY_JSON)
-    storage.delete_tree(RETRY)
-    storage.remove_stale_spools()
-
-
 @dataclass(frozen=True, slots=True)
 class RetryJob:
     """Everything that a worker needs, except a shard's index."""
@@ -278,6 +248,7 @@ class RetryJob:
     """Folder of receipts and rows."""
     manifest_sha256: str
     first_shard: int
+    first_number: int
     rows: collect.RowOptions
     limits: Limits
     """Limits of the worker; in an engine's job, limits of all workers together."""
@@ -293,44 +264,40 @@ def retry_shard(job: RetryJob, index: int) -> ShardReceipt:
     return _retrier(job).build(index)
 
 
-def publish_revision(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) -> Manifest:
-    """Publish the revision of a dataset with these additional shards. Raises ConflictError if another process has
-    changed the dataset meanwhile.
-
-    Args:
-        new: Receipts of the shards; shards that are not published yet are published now.
-
-    Returns:
-        The manifest of the new revision.
-    """
+def _publish(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) -> Manifest:
+    """Publish the revision of a dataset with these additional shards, and return its manifest."""
     storage, manifest = dataset.storage, dataset.manifest
     place = placing(storage)
     for receipt in new:
         place(receipt)
-    split = _grown(manifest.splits[0], new, _replace_index(storage, root, len(new), manifest.splits[0]))
-    before, described = dataset.tfds_files(manifest.splits[0]), dataset.tfds_files(split)
+    before = manifest.splits[0]
+    split = _grown(before, new, finished.replace_index(storage, before, _rows(storage, len(new), root), len(new)))
     files = {entry["file"]: entry for entry in manifest.files}
     files |= {entry["file"]: entry for receipt in new for entry in entries_of(receipt)}
-    files |= {name: manifests.bytes_entry(name, content) for name, content in described.items()}
     networks = set(manifest.options.get("allow_networks", ()))
     networks |= {network for receipt in new for network in fetched(receipt).allow_networks}
+    change = Change(manifest.revision + 1, split.name, "added", len(before.shards), before.samples)
     grown = replace(
         manifest,
-        schema_version=manifests.schema_version(manifest.splits),
-        revision=manifest.revision + 1,
         options=manifest.options | {"allow_networks": sorted(networks)},
         splits=(split,),
-        files=tuple(files[name] for name in sorted(files)),
+        files=tuple(files.values()),
+        changes=(*manifest.changes, change),
     )
-    for name, content in described.items():
-        _replace(storage, name, content, before[name])
-    _replace(storage, manifests.MANIFEST, manifests.manifest_bytes(grown), dataset.data)
-    return grown
+    return finished.publish_revision(storage, manifest, dataset.data, grown)
 
 
-def changed(storage: Storage) -> str:
-    """Return the error text for a dataset that another process has changed."""
-    return f"{storage.url}: another process has changed the dataset meanwhile; run the same command again"
+def _rows(storage: Storage, shards: int, root: str) -> Iterator[pa.Table]:
+    """Yield the index rows of the new shards."""
+    for found in read_receipts(storage, range(shards), root):
+        if found is None:
+            raise ConflictError(finished.changed(storage))
+        yield found[1]
+
+
+def _shifted(names: ShardNames, shift: int) -> ShardNames:
+    """Return the names of new shards by their positions."""
+    return replace(names, shift=shift)
 
 
 def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
@@ -341,7 +308,7 @@ def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress)
     is_published = revision == begun.revision + 1
     if is_published:
         replace_cards(dataset.storage, dataset.manifest, begun.cards)
-    clean_up(dataset.storage, begun, dataset.names)
+    finished.end_change(dataset.storage, begun.root, begun.files(dataset.names))
     return is_published
 
 
@@ -351,7 +318,7 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
     chosen = rows_to_try(dataset, choice)
     first = next(chosen, None)
     if first is None:
-        storage.delete_tree(RETRY)  # files of an interrupted cleanup
+        storage.delete_tree(CHANGE)  # files of an interrupted cleanup
         return None
     plan = RetryPlan(
         id=uuid.uuid4().hex,
@@ -360,6 +327,7 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
         choice=_document(choice),
         shard_rows=(),
         first_shard=shards,
+        first_number=finished.next_number(dataset.manifest, dataset.manifest.splits[0], 0),
         codecs=laion_codecs(),
         cards=own_cards(storage, dataset.manifest),
     )
@@ -367,20 +335,18 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
     tables = row_tables(chain([first], chosen), dataset.options.rows_per_shard, shard_rows)
     indexes.publish_row_groups(storage, rows_file(plan.root), tables, rows_schema())
     plan = replace(plan, shard_rows=tuple(shard_rows))
-    total = shards + len(plan.shard_rows)
-    if len(str(total)) > dataset.names.digits:
-        storage.delete_tree(plan.root)
-        raise UsageError(
-            f"{storage.url}: {total:,} shards need longer numbers than the existing {shards:,}, whose names would "
-            "change; build the failed rows as a separate dataset"
-        )
     try:
-        storage.create(RETRY_JSON, json.dumps(asdict(plan), indent=1).encode())
+        finished.next_number(dataset.manifest, dataset.manifest.splits[0], len(plan.shard_rows))
+    except UsageError:
+        storage.delete_tree(plan.root)
+        raise
+    try:
+        storage.create(CHANGE_JSON, json.dumps(asdict(plan), indent=1).encode())
     except ConflictError:  # another process began at the same time
         storage.delete_tree(plan.root)
         return read_plan(storage)
-    for info in list(storage.list(f"{RETRY}/")):  # files of an interrupted cleanup
-        if info.name != RETRY_JSON and not info.name.startswith(f"{plan.root}/"):
+    for info in list(storage.list(f"{CHANGE}/")):  # files of an interrupted cleanup
+        if info.name != CHANGE_JSON and not info.name.startswith(f"{plan.root}/"):
             storage.delete(info.name)
     return plan
 
@@ -392,7 +358,8 @@ def _document(choice: Choice) -> ChoiceEntry:
 def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     """Publish the next revision, or remove the new shards if no row became an image."""
     storage, manifest = dataset.storage, dataset.manifest
-    places = Places(root=plan.root, names=dataset.names, first_shard=plan.first_shard)
+    names = _shifted(dataset.names, plan.first_number - plan.first_shard)
+    places = Places(root=plan.root, names=names, first_shard=plan.first_shard)
     found = enumerate(read_receipts(storage, range(len(plan.shard_rows)), plan.root))
     new = [places.checked(storage, index, pair[0]) for index, pair in found if pair is not None]
     if len(new) != len(plan.shard_rows):
@@ -400,17 +367,10 @@ def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     rows = sum(plan.shard_rows)
     came = sum(receipt.samples for receipt in new)
     if came:
-        manifest = publish_revision(dataset, plan.root, new)
+        manifest = _publish(dataset, plan.root, new)
         replace_cards(storage, manifest, plan.cards)
-    clean_up(storage, plan, dataset.names)
+    finished.end_change(storage, plan.root, plan.files(dataset.names))
     return Retried(manifest=manifest, rows=rows, came=came, shards=len(new) if came else 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Named:
-    """The part of a retry's plan that distinguishes it from others."""
-
-    id: str
 
 
 @lru_cache(maxsize=1)
@@ -425,9 +385,10 @@ class _Retrier:
         dataset = open_fetched(job.url)
         self._job, self._storage, self._dataset = job, dataset.storage, dataset
         if dataset.sha256 != job.manifest_sha256:
-            raise ConflictError(changed(self._storage))
-        check = partial(_refuse_overtaken, self._storage, job)
-        places = Places(root=job.root, names=dataset.names, first_shard=job.first_shard)
+            raise ConflictError(finished.changed(self._storage))
+        check = partial(finished.refuse_overtaken_change, self._storage, job.root)
+        names = _shifted(dataset.names, job.first_number - job.first_shard)
+        places = Places(root=job.root, names=names, first_shard=job.first_shard)
         staged = self._storage.staged(job.root, check)
         self._target = Target(
             staged, places, ShardOptions(dataset.manifest.format, job.rows, dataset.options.schema), check
@@ -444,7 +405,7 @@ class _Retrier:
         statuses: Counter[str] = Counter()
         reasons: Counter[str] = Counter()
         for shard, group in groupby(pairs, key=itemgetter(0)):
-            table = read_columns(self._storage, self._dataset.names.parquet_file(shard))
+            table = read_columns(self._storage, self._dataset.parquet_file(shard))
             places = [row for _, row in group]
             if not 0 <= min(places) <= max(places) < table.num_rows:
                 raise no_plan(self._storage, f"row {max(places)} of {table.num_rows:,} in shard {shard}")
@@ -469,16 +430,6 @@ class _Retrier:
         return pairs
 
 
-def _refuse_overtaken(storage: Storage, job: RetryJob) -> None:
-    """Raise ConflictError if this retry's plan is gone: the dataset was overwritten, or another process finished."""
-    try:
-        current = id_of_plan(storage)
-    except (FileNotFoundError, ValueError, RecursionError, FormatError):
-        current = None
-    if current != job.root.rpartition("/")[2]:
-        raise ConflictError(changed(storage))
-
-
 def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry) -> SplitManifest:
     """Return a split with its new shards; every row is counted by its newest status."""
     statuses, reasons = Counter(split.statuses), Counter(split.reasons)
@@ -499,34 +450,3 @@ def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry)
         statuses=dict(statuses),
         reasons={reason: count for reason, count in sorted(reasons.items()) if count},
     )
-
-
-def _replace_index(storage: Storage, root: str, new_shards: int, split: SplitManifest) -> IndexEntry:
-    """Replace the index, or its last part, with one that has the unchanged old row groups, then one for each new
-    shard."""
-    last = indexes.index_files(split)[-1]
-    name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])
-    with storage.open(name) as stream:
-        existing = digests_of(stream)
-    table = indexes.open_index(storage, split)
-
-    def groups() -> Iterator[pa.Table]:
-        for number in range(first, len(split.shards)):
-            yield table.read_group(number)
-        for found in read_receipts(storage, range(new_shards), root):
-            if found is None:
-                raise ConflictError(changed(storage))
-            yield found[1]
-
-    spool, digests = indexes.spool_row_groups(storage, name, groups(), indexes.index_schema())
-    expected = ObjectInfo(name, existing.num_bytes, existing.crc32c)
-    ours = existing.sha256 in (last["sha256"], digests.sha256)
-    if not ours or not storage.replace_file(spool, name, digests.crc32c, expected):
-        spool.unlink(missing_ok=True)
-        raise ConflictError(changed(storage))
-    return indexes.grown_entry(split, {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}, new_shards)
-
-
-def _replace(storage: Storage, name: str, data: bytes, before: bytes) -> None:
-    if data != before and not storage.replace(name, data, before) and storage.read(name) != data:
-        raise ConflictError(changed(storage))

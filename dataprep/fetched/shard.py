@@ -78,6 +78,8 @@ class ShardNames:
     """Name of the sidecars without `.parquet` or `_stats.json`, with {} for the shard's number."""
     digits: int
     """Minimum number of digits of a shard's number."""
+    shift: int = 0
+    """What the numbers of shards that a change adds are above their positions."""
 
     def samples_file(self, index: int) -> str:
         return self.samples.replace("{}", self._number(index))
@@ -92,7 +94,7 @@ class ShardNames:
         return self.samples_file(index), self.parquet_file(index), self.stats_file(index)
 
     def _number(self, index: int) -> str:
-        return f"{index:0{self.digits}d}"
+        return f"{index + self.shift:0{self.digits}d}"
 
 
 def built_names(dataset: str, format_name: str, split: str, digits: int) -> ShardNames:

@@ -64,7 +64,7 @@ class Places:
     """
 
     root: str
-    """Folder of the receipts, below `_build` or `_retry`."""
+    """Folder of the receipts, below `_build` or `_change`."""
     names: shard_files.ShardNames
     first_shard: int = 0
     """Position in the split of the first receipt's shard."""

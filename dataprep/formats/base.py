@@ -47,6 +47,9 @@ class DatasetInfo:
     features: Features = field(default_factory=dict)
     """Types of the values that each sample has besides image, key and label."""
     version: str = TFDS_VERSION
+    built_shards: Mapping[str, int] = field(default_factory=dict)
+    """Number of shards with which a split was built, for splits that have changed since. Their `shard_samples` are by
+    the number in a shard's name: 0 where no shard has it any more."""
 
 
 @dataclass(frozen=True, slots=True)

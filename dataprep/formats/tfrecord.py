@@ -274,6 +274,9 @@ def _decode_annotated(data: bytes, classes: tuple[str, ...], features: Features)
 def _dataset_info(info: base.DatasetInfo) -> JsonObject:
     named = replace(info, name=tfds_name(info.name))
     content = tfds.dataset_info(named, filepath_template="{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}")
+    for split in content["splits"]:
+        if total := info.built_shards.get(split["name"]):
+            split["filepathTemplate"] = f"{{DATASET}}-{{SPLIT}}.{{FILEFORMAT}}-{{SHARD_INDEX}}-of-{total:05d}"
     if info.classes:
         content["supervisedKeys"] = {"tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]}}
     return content

@@ -391,7 +391,7 @@ def _troubles(storage: Storage, split: SplitManifest) -> tuple[Trouble, ...]:
     """Count repairs and rejections by reason, the most frequent first."""
     counts: Counter[tuple[str, str]] = Counter()
     examples: dict[tuple[str, str], list[Event]] = {}
-    for batch in open_events(storage, split.name).batches(list(Event.__dataclass_fields__)):
+    for batch in open_events(storage, split.events["file"]).batches(list(Event.__dataclass_fields__)):
         for row in batch.to_pylist():
             event = Event(**row)
             group = event.kind, event.reason
@@ -524,7 +524,7 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
         if chosen.statuses:
             yield from _rows(storage, manifest, chosen)
             continue
-        for batch in open_events(storage, chosen.name).batches(["key", "kind", "reason", "detail"]):
+        for batch in open_events(storage, chosen.events["file"]).batches(["key", "kind", "reason", "detail"]):
             for event in batch.to_pylist():
                 if event["kind"] == "rejected":
                     yield _of_event(chosen.name, Event(**event), readable(event["key"]))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.columns import from_numpy, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
-from dataprep.dataset.paths import BUILD, MAP, RETRY
+from dataprep.dataset.paths import BUILD, CHANGE, MAP
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
 from dataprep.dataset.spill import SpilledReferences, spilled
 from dataprep.errors import SourceError, UsageError
@@ -45,7 +45,7 @@ SPLITS = ("train", "val", "test")
 SPLIT_FOLDERS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 """Split by the name of its top folder, in lower case."""
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,62}[a-z0-9]|[a-z]")
-_RESERVED_SPLITS = frozenset({BUILD, RETRY, MAP, "columns", "images", "index", "views"})
+_RESERVED_SPLITS = frozenset({BUILD, CHANGE, MAP, "columns", "images", "index", "removed", "views"})
 CLASS_NAME = re.compile(r"(?=.{3,200}\Z)(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 """Name of a user-defined dataset class: `module:NAME`."""
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")

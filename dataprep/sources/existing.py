@@ -33,7 +33,7 @@ from dataprep.dataset.features import (
 )
 from dataprep.dataset.index import ANNOTATIONS, Index, are_ranges_inside, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
-from dataprep.dataset.paths import RETRY_JSON
+from dataprep.dataset.paths import CHANGE_JSON
 from dataprep.dataset.records import (
     NO_LABEL,
     Enumeration,
@@ -166,7 +166,7 @@ def refuse_other_files(existing: Existing) -> None:
     or has another size, or in a bucket another CRC32C, and UsageError if adopted data have changed, or failed rows are
     being tried again."""
     manifest, index = existing.manifest, existing.index
-    if index.stat(RETRY_JSON) is not None:
+    if index.stat(CHANGE_JSON) is not None:
         raise UsageError(f"{index.url}: dataprep retry-failed is under way there; finish it first")
     if is_adopted(manifest):
         refuse_changed(index, existing.data, manifest, None)

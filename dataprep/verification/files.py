@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dataprep.builder.finished import image_root, links_repeats
+from dataprep.builder.finished import image_root, links_repeats, listed_names
 from dataprep.builder.merge import READ_IN_ROOT
 from dataprep.builder.recipe import recipe_of
 from dataprep.builder.shard import annotation_files
@@ -25,9 +25,9 @@ from dataprep.dataset.features import MAX_ANNOTATION_BYTES
 from dataprep.dataset.hashes import position_of
 from dataprep.dataset.index import ANNOTATIONS, index_files, open_events, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
-from dataprep.dataset.paths import BUILD, MAP, RETRY
+from dataprep.dataset.paths import BUILD, CHANGE, MAP
 from dataprep.dataset.records import Manifest, SplitManifest, class_name_of
-from dataprep.dataset.replicas import REPLICAS
+from dataprep.dataset.revisions import REMOVED, steps_back
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, annotations_of, image_file, image_suffix, metadata_file, repeat_links
@@ -105,7 +105,7 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
         return
     counts: dict[str, Counter[str]] = {"repaired": Counter(), "rejected": Counter()}
     try:
-        for batch in open_events(storage, split.name).batches(["key", "kind", "reason"]):
+        for batch in open_events(storage, name).batches(["key", "kind", "reason"]):
             for key, kind, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 counts.setdefault(kind, Counter())[reason] += 1
                 if keys is not None and (kind == "repaired") != (position_of(keys, key.lower()) is not None):
@@ -121,6 +121,16 @@ def check_events(storage: Storage, split: SplitManifest, keys: NDArray[np.uint64
             findings.add(
                 "count", name, f"{kind[:40]}: {quoted(dict(found), 200)}, the manifest counts {quoted(due, 200)}"
             )
+
+
+def check_changes(storage: Storage, manifest: Manifest, findings: Findings) -> None:
+    """Read the lists of removed samples."""
+    for split in manifest.splits:
+        try:
+            for _ in steps_back(storage, split, [each for each in manifest.changes if each.split == split.name]):
+                pass
+        except FormatError as error:
+            findings.add("manifest", REMOVED, str(error))
 
 
 def check_metadata(storage: Storage, manifest: Manifest, findings: Findings) -> None:
@@ -171,8 +181,8 @@ def check_listing(
         files: Files of an image folder, by split; a split whose index was not read completely is absent, and not
             compared.
     """
-    expected = _expected_names(manifest)
-    folders = {*dataset.splits, "index", REPEATED}
+    expected = listed_names(manifest)
+    folders = {*dataset.splits, "index", REMOVED, REPEATED}
     single = FORMATS[manifest.format].one_file_per_image
     by_root = {image_root(manifest, split): split for split in manifest.splits if single}
     linked = {split.name for split in manifest.splits if links_repeats(manifest, split)}
@@ -182,7 +192,7 @@ def check_listing(
             top, slash, _ = info.name.partition("/")
             if info.name in expected or top in linked:
                 continue
-            if top in (BUILD, MAP, RETRY):
+            if top in (BUILD, MAP, CHANGE):
                 leftovers[top] += 1
             elif slash and top in by_root:
                 _check_image_file(info.name, info.num_bytes, files.get(by_root[top].name), findings)
@@ -191,7 +201,7 @@ def check_listing(
     except UsageError as error:  # a link that leads out of the dataset
         findings.add("extra", storage.url, f"not all files could be listed: {error}")
     for folder, count in leftovers.items():
-        whose = {BUILD: "a build", MAP: "dataprep map"}.get(folder, "dataprep retry-failed")
+        whose = {BUILD: "a build", MAP: "dataprep map"}.get(folder, "dataprep retry-failed or remove")
         findings.add("leftover", folder, f"files of {whose}: {count:,}; run its command again, or remove the folder")
     if storage.is_local:
         for split in manifest.splits:
@@ -230,15 +240,6 @@ def _difference(name: str, found: bytes, expected: bytes) -> str:
     due = json.loads(expected)
     fields = sorted(name for name in document.keys() | due.keys() if document.get(name) != due.get(name))
     return ", ".join(name[:40] for name in fields if name not in _UNCOMPARED)
-
-
-def _expected_names(manifest: Manifest) -> set[str]:
-    names = {MANIFEST, REPLICAS, *(entry["file"] for entry in manifest.files)}
-    for split in manifest.splits:
-        names |= {split.events["file"], *(entry["file"] for entry in index_files(split))}
-        for shard in split.shards:
-            names.update(FORMATS[manifest.format].stored_files(shard["file"]))
-    return names
 
 
 def _check_image_file(name: str, num_bytes: int, files: FolderFiles | None, findings: Findings) -> None:

@@ -54,6 +54,7 @@ from dataprep.storage.copies import stored_crc32c
 from dataprep.verification.files import (
     FolderFiles,
     check_annotations,
+    check_changes,
     check_events,
     check_index,
     check_listing,
@@ -400,6 +401,7 @@ def _verify(
             if check_index(storage, split, before, annotated=bool(manifest.features)):
                 indexed.add(split.name)
     with _reading(storage.url, before):
+        check_changes(storage, manifest, before)
         check_metadata(storage, manifest, before)
         check_annotations(storage, manifest, frozenset(indexed), before)
     findings.extend(before, _BEFORE_SHARDS)
@@ -647,14 +649,19 @@ def _split_faults(manifest: Manifest, split: SplitManifest) -> Iterator[str]:
 def _published_counts(manifest: Manifest, split: SplitManifest, facts: SplitFacts) -> Iterator[str]:
     passes = FORMATS[manifest.format].passes_written(split.repeats["stored"])
     rejected = sum(split.rejected.values())
-    if facts.samples is not None and split.samples + rejected != facts.samples * passes:
+    before = {
+        change.split: change for change in reversed(manifest.changes)
+    }  # only samples that were removed are absent
+    samples = before[split.name].samples if split.name in before else split.samples
+    if facts.samples is not None and samples + rejected != facts.samples * passes:
         yield (
-            f"{split.samples:,} samples and {rejected:,} rejected; published are {facts.samples:,}"
+            f"{samples:,} samples and {rejected:,} rejected; published are {facts.samples:,}"
             + (f", stored {passes} times" if passes > 1 else "")
         )
     if facts.class_samples is None:
         return
     fewest, most = (bound * passes for bound in facts.class_samples)
+    fewest -= samples - split.samples
     for name, count in zip(manifest.classes, split.class_counts, strict=False):
         if not fewest - rejected <= count <= most:
             yield f"class {quoted(name)} has {count:,} samples; published are {fewest:,} to {most:,}"

@@ -15,7 +15,7 @@ REFERENCE = "docs/reference"
 """Folder of the pages that `reference.py` writes."""
 PARTS = {
     "Tutorials": ("docs/tutorials/*",),
-    "Data": ("DATA", "docs/python", "docs/own-dataset", "docs/adopt", "docs/laion", "docs/fetching"),
+    "Data": ("DATA", "docs/python", "docs/own-dataset", "docs/adopt", "docs/changing", "docs/laion", "docs/fetching"),
     "Loading and training": (
         "docs/loaders",
         "docs/metrics",

@@ -170,16 +170,19 @@ def _receipt_that_leads_away(folder: Path) -> str:
     before = digests(folder / "out")
     document = json.loads(manifest)
     shards = len(document["splits"][0]["shards"])
-    root = folder / f"out/_retry/{DIGITS}"
+    root = folder / f"out/_change/{DIGITS}"
     (root / "receipts").mkdir(parents=True)
     plan = {
         "id": DIGITS,
+        "kind": "retry-failed",
         "revision": document["revision"],
         "manifest_sha256": hashlib.sha256(manifest).hexdigest(),
         "choice": {"reasons": [], "everything": False},
         "making": {},
         "shard_rows": [1],
         "first_shard": shards,
+        "first_number": shards,
+        "codecs": {},
     }
     (root.parent / "plan.json").write_text(json.dumps(plan))
     rows = pa.table({"shard": pa.array([0], pa.int32()), "row": pa.array([0], pa.int32())})
@@ -195,7 +198,7 @@ def _receipt_that_leads_away(folder: Path) -> str:
     assert private.exists() and not (folder / "out/id_ed25519").exists(), "a private file was moved into the dataset"
     assert "Traceback" not in run.stderr and run.returncode != 0, run.stderr[-800:]
     after = digests(folder / "out")
-    assert before == {name: digest for name, digest in after.items() if not name.startswith("_retry/")}
+    assert before == {name: digest for name, digest in after.items() if not name.startswith("_change/")}
     return run.stderr.strip().splitlines()[-1]
 
 

@@ -18,6 +18,7 @@ from dataprep.commands.check_region import CheckRegion
 from dataprep.commands.convert import Convert
 from dataprep.commands.inspect import Inspect
 from dataprep.commands.map import Map
+from dataprep.commands.remove import Remove
 from dataprep.commands.replicate import Replicate
 from dataprep.commands.retry_failed import RetryFailed
 from dataprep.commands.verify import Verify
@@ -39,6 +40,7 @@ KINDS = {
     "inspect": Inspect,
     "map": Map,
     "plan_input": InputRequest,
+    "remove": Remove,
     "replicate": Replicate,
     "retry_failed": RetryFailed,
     "verify": Verify,

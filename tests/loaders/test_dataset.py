@@ -99,8 +99,8 @@ def test_shards_of_a_built_dataset_are_compared_for_a_training_too(copy):
 def test_shards_are_not_compared_while_a_retry_replaces_them(copy):
     root, shards = copy("webdataset")
     shards[0].write_bytes(b"")
-    (root / "_retry").mkdir()
-    (root / "_retry/plan.json").write_text("{}")
+    (root / "_change").mkdir()
+    (root / "_change/plan.json").write_text("{}")
     assert open_dataset(str(root), "train").split.name == "train"
 
 

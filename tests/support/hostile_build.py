@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dataprep.dataset.index import read_events
+from dataprep.dataset.index import events_file, read_events
 from dataprep.storage import open_storage
 from tests.support.builds import command
 from tests.support.hostile_case import Case
@@ -59,7 +59,7 @@ def _outcome_fault(case: Case, output: Path, code: int, stdout: str, stderr: str
     if case.outcome == "harmless":
         samples = json.loads(stdout)["splits"][0]["samples"]
         return "" if samples == case.samples else f"{samples} samples, expected {case.samples}"
-    events = {event.key: event for event in read_events(open_storage(str(output)), case.split)}
+    events = {event.key: event for event in read_events(open_storage(str(output)), events_file(case.split))}
     found = events.get(case.key)
     good = found is not None and found.kind == "rejected" and re.search(case.words, found.reason)
     return "" if good else f"expected {case.key} rejected as {case.words!r}, got {found}"

@@ -88,5 +88,5 @@ def test_more_than_three_damaged_files_are_counted(originals, tmp_path):
 def test_files_that_a_retry_is_changing_are_not_compared(originals, tmp_path):
     standing(originals, tmp_path / "out")
     next((tmp_path / "out/val").glob("*.tar")).unlink()
-    open_storage(str(tmp_path / "out")).create("_retry/plan.json", b"{}")
+    open_storage(str(tmp_path / "out")).create("_change/plan.json", b"{}")
     whole(request(originals, tmp_path / "out"))

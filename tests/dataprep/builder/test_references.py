@@ -42,7 +42,8 @@ def test_shard_has_its_own_references(claim, storage_url):
     for index in range(3):
         shard = shard_plan(build, index)
         assert list(shard.refs) == refs_of(claim.plan, index) == refs_from_table(references_of(build, index))
-        assert (shard.index, shard.split, shard.split_index, shard.split_shards) == (index, "val", index, 3)
+        assert (shard.index, shard.split, shard.split_index) == (index, "val", index)
+        assert shard.file.endswith(f"{index:05d}-of-00003.tar")
 
 
 def test_removed_references_are_read_as_none(claim, storage):

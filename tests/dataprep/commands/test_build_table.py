@@ -85,7 +85,10 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
         run = succeeds(*command(source, output, "--max-reject-ratio", 0.1305, *more))
         assert f"{told}, and will be rejected and listed: 'images/scan.tif' (line 22), " in run.stderr
     assert "3 rejected (1 empty, 1 missing, 1 undecodable)" in run.stdout
-    rejected = {event.key: (event.kind, event.reason) for event in read_events(open_storage(str(output)), "train")}
+    rejected = {
+        event.key: (event.kind, event.reason)
+        for event in read_events(open_storage(str(output)), "index/train-events.parquet")
+    }
     assert rejected == {
         "images/scan": ("rejected", "undecodable"),
         "images/absent": ("rejected", "missing"),

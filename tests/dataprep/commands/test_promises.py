@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "inspect": ("{dataset}",),
     "map": ("{fetched}", "--column", "name=tests.support.mapped:keys", "--workers", "1"),
     "plan-input": ("--accelerator", "v4-32", "--images-per-s", "1000", "--image-size", "224"),
+    "remove": ("{fetched}", "--keys", "{code}/pins.txt", "--dry-run", "--allow-missing"),
     "replicate": ("{dataset}", "--to", "{world}/copied", "--workers", "1", "--region-policy", "warn"),
     "retry-failed": ("{fetched}", *WEB),
     "select": ("{fetched}", "--name", "half", "--sample", "0.5"),

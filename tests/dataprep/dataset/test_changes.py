@@ -167,8 +167,8 @@ def test_added_removed_and_replaced_shards_are_noticed(tars):
 
 def test_shards_that_a_retry_adds_are_no_change(tars):
     write_tar(tars / "2.tar")
-    (tars / "_retry").mkdir()
-    (tars / "_retry/plan.json").write_text("{}")
+    (tars / "_change").mkdir()
+    (tars / "_change/plan.json").write_text("{}")
     load(str(tars))
 
 

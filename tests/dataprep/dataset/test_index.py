@@ -60,7 +60,11 @@ def test_an_index_in_a_bucket_is_read(finished, bucket_url):
     storage = open_storage(upload(finished("imagenet-webdataset"), bucket_url))
     index = open_index_file(storage, "index/val.parquet")
     assert len(index.read_group(0)) == index.group_rows[0]
-    assert {row["kind"] for batch in open_events(storage, "train").batches(["kind"]) for row in batch.to_pylist()} == {
+    assert {
+        row["kind"]
+        for batch in open_events(storage, "index/train-events.parquet").batches(["kind"])
+        for row in batch.to_pylist()
+    } == {
         "repaired",
         "rejected",
     }
@@ -343,8 +347,8 @@ def test_events_are_read_back(tmp_path):
     storage = open_storage(str(tmp_path))
     entry = publish_row_groups(storage, events_file("train"), iter([events_table(EVENTS)]), events_schema())
     assert entry["file"] == "index/train-events.parquet"
-    assert read_events(storage, "train") == EVENTS
-    (batch,) = open_events(storage, "train").batches(["reason"])
+    assert read_events(storage, "index/train-events.parquet") == EVENTS
+    (batch,) = open_events(storage, "index/train-events.parquet").batches(["reason"])
     assert batch.to_pydict() == {"reason": ["cmyk", "truncated"]}
 
 
@@ -358,7 +362,7 @@ def test_events_become_columns_in_their_order(events):
 def test_file_of_other_columns_is_refused_as_events(tmp_path):
     storage = open_storage(str(tmp_path))
     with pytest.raises(FileNotFoundError):
-        read_events(storage, "train")
+        read_events(storage, "index/train-events.parquet")
     publish_row_groups(
         storage,
         events_file("train"),
@@ -366,4 +370,4 @@ def test_file_of_other_columns_is_refused_as_events(tmp_path):
         events_table([]).drop_columns("detail").schema,
     )
     with pytest.raises(FormatError, match=r"events\.parquet: columns .*; expected key, kind, reason, detail; build it"):
-        read_events(storage, "train")
+        read_events(storage, "index/train-events.parquet")

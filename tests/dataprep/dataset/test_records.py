@@ -9,7 +9,7 @@ from dataprep.dataset.records import NO_LABEL, Event, SampleRef, ShardPlan, Shar
 
 def test_values_arrive_in_another_process_as_they_were_sent():
     ref = SampleRef("train/x", "train.tar", 512, 100)
-    plan = ShardPlan(index=3, split="train", split_index=1, split_shards=2, refs=(ref, ref))
+    plan = ShardPlan(index=3, split="train", split_index=1, file="train/1.tar", refs=(ref, ref))
     receipt = ShardReceipt(3, "train", 1, "train/x.tar", 2, 200, "ab", "AAAAAA==", (Event("k", "repaired", "png", ""),))
     for value in (plan, receipt):
         again = pickle.loads(pickle.dumps(value))

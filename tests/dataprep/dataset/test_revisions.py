@@ -146,7 +146,10 @@ def test_no_chain_leads_over_a_revision_that_says_nothing(tmp_path):
         ((Change(3, "val", "added", 2, 3),), "a revision from 2 to 3 and a split"),
         ((Change(3, "train", "added", 3, 3),), "added, from 3 samples in 3 shards to 7 in 3"),
         ((Change(3, "train", "removed", 3, 9),), "removed: absent"),
-        ((Change(3, "train", "removed", 3, 9, {"file": "index", "bytes": 1, "sha256": ""}),), "removed/3-train.parquet"),
+        (
+            (Change(3, "train", "removed", 3, 9, {"file": "index", "bytes": 1, "sha256": ""}),),
+            "removed/3-train.parquet",
+        ),
     ],
 )
 def test_changes_that_contradict_the_manifest_are_faults(changes, fault):

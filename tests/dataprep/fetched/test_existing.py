@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.fetched.existing import Choice, FetchedDataset, Place, may_pass, open_fetched, rows_to_try
+from dataprep.fetched.recipe import WEB
 from dataprep.fetched.retry import row_tables, rows_schema
 from dataprep.fetched.shard import ShardNames
 from dataprep.sources.laion import measure_tables, read_shard_rows
@@ -70,15 +71,17 @@ def test_the_description_grows_with_the_split(fetched):
     root = fetched("tfrecord")
     dataset = dataset_at(root)
     split = dataset.manifest.splits[0]
-    larger = replace(split, shards=(*split.shards, split.shards[0]), num_bytes=split.num_bytes + 7)
-    before, after = dataset.tfds_files(split), dataset.tfds_files(larger)
+    added = {**split.shards[0], "file": dataset.names.samples_file(4)}
+    larger = replace(split, shards=(*split.shards, added), num_bytes=split.num_bytes + 7)
+    before = WEB.metadata_files(dataset.manifest)
+    after = WEB.metadata_files(replace(dataset.manifest, splits=(larger,)))
     assert before == {name: (root / name).read_bytes() for name in ("dataset_info.json", "features.json")}
     (entry,) = json.loads(after["dataset_info.json"])["splits"]
     assert entry["shardLengths"] == [str(shard["samples"]) for shard in larger.shards]
     assert entry["numBytes"] == str(larger.num_bytes)
     assert after["features.json"] == before["features.json"]
     plain = dataset_at(fetched("webdataset"))
-    assert plain.tfds_files(plain.manifest.splits[0]) == {}
+    assert WEB.metadata_files(plain.manifest) == {}
 
 
 def chosen(url, choice):
@@ -133,7 +136,7 @@ def test_the_last_shard_that_has_a_row_tells_how_it_ended(first, retries):
         # what is asked of a dataset here: its shards, and two digits of a row in a key
         dataset = SimpleNamespace(
             storage=open_storage(folder),
-            names=ShardNames(samples="{}.tar", sidecar="{}", digits=2),
+            parquet_file=ShardNames(samples="{}.tar", sidecar="{}", digits=2).parquet_file,
             num_shards=len(shards),
             key_digits=2,
         )

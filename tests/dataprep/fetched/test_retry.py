@@ -13,9 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.cards import cards_of, write_cards
+from dataprep.builder.finished import end_change, read_change
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
-from dataprep.dataset.paths import CROISSANT, README, RETRY_JSON
+from dataprep.dataset.paths import CHANGE_JSON, CROISSANT, README
+from dataprep.dataset.records import Change
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.existing import MAY_PASS, Choice, open_fetched
@@ -24,8 +26,6 @@ from dataprep.fetched.retry import (
     RetryPlan,
     _retrier,
     check_reasons,
-    clean_up,
-    id_of_plan,
     read_plan,
     retry_shard,
     rows_file,
@@ -115,6 +115,7 @@ def test_retried_images_are_added_and_nothing_else_changes(built, web):
     assert after.keys() - before.keys() == {sample, f"train/{number}.parquet", f"train/{number}_stats.json"}
     manifest = read_manifest(open_storage(built))
     assert (manifest.revision, manifest.plan_hash) == (2, first.plan_hash)
+    assert manifest.changes == (Change(2, "train", "added", 4, first.splits[0].samples),)
     split = manifest.splits[0]
     assert split.shards[:4] == first.splits[0].shards
     assert split.shards[4]["samples"] == 4
@@ -171,7 +172,7 @@ def test_an_interrupted_retry_resumes_without_repeated_requests(web, tmp_path):
 
     with pytest.raises(ConflictError, match="killed"):
         retry(url, ALL, dies)
-    assert storage.stat(RETRY_JSON) is not None
+    assert storage.stat(CHANGE_JSON) is not None
     assert open_fetched(url).data == dataset.data  # readers see the old one
     assert {finding.kind for finding in verify(url, deep=False, workers=0, progress=Watcher()).findings} <= {
         "leftover",
@@ -235,7 +236,8 @@ def test_a_conflict_remains_one_when_the_retry_runs_again(built, web):
     storage = open_storage(built)
     shard = max(name for name in found(built) - listed(built) if name.endswith(("00004.tar", "rd-00004")))
     other = bytes(len(storage.read(shard)))
-    clean_up(storage, read_plan(storage), open_fetched(built).names)
+    plan = read_plan(storage)
+    end_change(storage, plan.root, plan.files(open_fetched(built).names))
     storage.create(shard, other)
     for _ in range(2):
         with pytest.raises(ConflictError, match=rf"{shard}: another object exists"):
@@ -254,15 +256,15 @@ def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, copied, t
     import dataprep.fetched.retry as module
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "clean_up", lambda *_: None)
+        patch.setattr(module.finished, "end_change", lambda *_: None)
         retry(url)
-    assert (tmp_path / "out" / RETRY_JSON).exists()
+    assert (tmp_path / "out" / CHANGE_JSON).exists()
     again = retry(url)
     assert (again.rows, again.manifest.revision) == (0, 2)
-    assert not (tmp_path / "out" / "_retry").exists()
-    open_storage(url).create("_retry/0/receipts/00000.parquet", b"left by a cleaning up that was killed")
+    assert not (tmp_path / "out" / "_change").exists()
+    open_storage(url).create("_change/0/receipts/00000.parquet", b"left by a cleaning up that was killed")
     assert retry(url).rows == 0
-    assert not (tmp_path / "out" / "_retry").exists()
+    assert not (tmp_path / "out" / "_change").exists()
     check_built(url)
 
 
@@ -287,7 +289,7 @@ def test_cards_get_the_new_revision_after_a_kill_before_them(web, copied, tmp_pa
 @pytest.mark.parametrize("first_shard", [0, 3, 5, 10**15])
 def test_a_plan_that_begins_at_another_shard_is_refused(begun, tmp_path, first_shard):
     shutil.copytree(begun, tmp_path / "out")
-    plan = tmp_path / "out" / RETRY_JSON
+    plan = tmp_path / "out" / CHANGE_JSON
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {"first_shard": first_shard}))
     before = digests(tmp_path / "out")
     with pytest.raises(FormatError, match=f"its first shard is number {first_shard}, after 4 shards"):
@@ -371,6 +373,7 @@ PLAN = RetryPlan(
     choice={"reasons": ["timeout"], "everything": False},
     shard_rows=(3, 1),
     first_shard=4,
+    first_number=4,
     codecs={"pillow": "12"},
 )
 
@@ -381,7 +384,7 @@ NAMES = built_names("laion", "webdataset", "train", 5)
 def storage(storage_url):
     """A place with the plan and its rows."""
     storage = open_storage(storage_url)
-    storage.create(RETRY_JSON, json.dumps(asdict(PLAN)).encode())
+    storage.create(CHANGE_JSON, json.dumps(asdict(PLAN)).encode())
     storage.create(rows_file(PLAN.root), b"rows")
     return storage
 
@@ -392,7 +395,7 @@ def names(storage):
 
 def test_a_plan_is_read_as_it_was_written(storage):
     assert read_plan(storage) == PLAN
-    assert id_of_plan(storage) == PLAN.id
+    assert read_change(storage).root == PLAN.root
 
 
 def test_where_no_retry_was_begun_there_is_no_plan(tmp_path):
@@ -401,11 +404,11 @@ def test_where_no_retry_was_begun_there_is_no_plan(tmp_path):
 
 def test_only_its_own_plan_is_removed(storage):
     before = names(storage)
-    clean_up(storage, replace(PLAN, id="b" * 32), NAMES)
+    end_change(storage, replace(PLAN, id="b" * 32).root, PLAN.files(NAMES))
     assert names(storage) == before
-    clean_up(storage, PLAN, NAMES)
+    end_change(storage, PLAN.root, PLAN.files(NAMES))
     assert names(storage) == []
-    clean_up(storage, PLAN, NAMES)
+    end_change(storage, PLAN.root, PLAN.files(NAMES))
 
 
 def test_rows_are_a_row_group_for_each_new_shard(begun):
@@ -428,11 +431,11 @@ def test_rows_are_a_row_group_for_each_new_shard(begun):
 )  # fmt: skip
 def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_path, field, value):
     shutil.copytree(begun, tmp_path / "out")
-    plan = tmp_path / "out" / RETRY_JSON
+    plan = tmp_path / "out" / CHANGE_JSON
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {field: value}))
     before = digests(tmp_path / "out")
     with pytest.raises(
-        FormatError, match=rf"{RETRY_JSON}: not a plan of a retry: \$\.{field}.*, (got|in) .*; remove _retry/"
+        FormatError, match=rf"{CHANGE_JSON}: not a plan of a retry: \$\.{field}.*, (got|in) .*; remove _change/"
     ):
         read_plan(open_storage(str(tmp_path / "out")))
     assert digests(tmp_path / "out") == before
@@ -443,8 +446,8 @@ def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_pat
 )
 def test_a_file_that_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
     shutil.copytree(begun, tmp_path / "out")
-    (tmp_path / "out" / RETRY_JSON).write_text(text)
-    with pytest.raises(FormatError, match=r"not a plan of a retry: .*; remove _retry/"):
+    (tmp_path / "out" / CHANGE_JSON).write_text(text)
+    with pytest.raises(FormatError, match=r"not a plan of a retry: .*; remove _change/"):
         read_plan(open_storage(str(tmp_path / "out")))
 
 
@@ -486,9 +489,9 @@ def test_a_dataset_that_was_changed_meanwhile_is_left_alone(job, root, web):
 
 @pytest.mark.parametrize("plan", [None, b"{}", json.dumps({"id": "b" * 32}).encode()])
 def test_a_retry_whose_plan_is_gone_publishes_nothing(job, root, plan):
-    (root / RETRY_JSON).unlink()
+    (root / CHANGE_JSON).unlink()
     if plan is not None:
-        (root / RETRY_JSON).write_bytes(plan)
+        (root / CHANGE_JSON).write_bytes(plan)
     with pytest.raises(ConflictError, match="another process has changed the dataset meanwhile"):
         retry_shard(job, 0)
     assert not (root / "train/00004.tar").exists()
@@ -499,7 +502,7 @@ def test_rows_that_are_not_there_are_no_plan(job, root, shard, row, text):
     rows = root / rows_file(job.root)
     rows.unlink()
     pq.write_table(pa.table({"shard": [shard], "row": [row]}, rows_schema()), rows)
-    with pytest.raises(FormatError, match=f"not a plan of a retry: {text}; remove _retry/"):
+    with pytest.raises(FormatError, match=f"not a plan of a retry: {text}; remove _change/"):
         retry_shard(job, 0)
 
 

@@ -122,7 +122,7 @@ def test_images_that_would_be_one_file_of_an_image_folder_are_named(tmp_path):
 
 def test_a_retry_under_way_is_waited_for(cats, tmp_path):
     copy = shutil.copytree(cats, tmp_path / "copy")
-    (copy / "_retry").mkdir()
-    (copy / "_retry/plan.json").write_text("{}")
+    (copy / "_change").mkdir()
+    (copy / "_change/plan.json").write_text("{}")
     with pytest.raises(UsageError, match="retry-failed is under way"):
         refuse_other_files(existing(copy))

@@ -332,7 +332,7 @@ def test_an_index_is_read_while_a_retry_replaces_it(dataset, tmp_path):
     copy.change_table("index/train.parquet", lambda table: table.replace_schema_metadata({b"other": b"bytes"}))
     path = copy.root / "index/train.parquet"
     path.write_bytes(path.read_bytes()[:-4] + b"PAR1")
-    copy.write("_retry/plan.json", b"{}")
+    copy.write("_change/plan.json", b"{}")
     found = split_rows(open_storage(str(copy.root))).shard(0)
     assert found.label.tolist() == first.label.tolist()
     assert len(before.shard(1)) > 0  # from the file that was opened first
