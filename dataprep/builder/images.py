@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import io
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from dataprep.dataset.paths import named
 from dataprep.dataset.records import Event
@@ -114,8 +114,7 @@ class ImagePolicy:
     """`restart` codes every JPEG again with restart markers, pixels unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedImage:
+class CheckedImage(NamedTuple):
     """An image to write, and the changes to it."""
 
     image: bytes
@@ -145,7 +144,7 @@ def check_image(key: str, data: bytes | None, policy: ImagePolicy) -> CheckedIma
         event = Event(key, "rejected", "undecodable", one_line(error))
     else:
         if checked.event is None or policy.on_bad == "repair":
-            return checked if policy.jpeg == "untouched" else replace(checked, image=with_restarts(checked.image))
+            return checked if policy.jpeg == "untouched" else checked._replace(image=with_restarts(checked.image))
         event = Event(key, "rejected", checked.event.reason, checked.event.detail)
     if policy.on_bad == "fail":
         raise ImageError(

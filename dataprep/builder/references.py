@@ -67,15 +67,11 @@ def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
 
 
 def refs_from_table(table: pa.Table) -> list[SampleRef]:
-    columns = [table.column(name).to_pylist() for name in refs_schema().names]
+    *columns, versions = (table.column(name).to_pylist() for name in refs_schema().names)
     has_annotations, has_crc32c = (name in table.column_names for name in ("annotations", "crc32c"))
     texts = table.column("annotations").to_pylist() if has_annotations else [""] * table.num_rows
-    columns.append([annotations.encode() for annotations in texts])
-    columns.append(table.column("crc32c").to_pylist() if has_crc32c else [None] * table.num_rows)
-    return [
-        SampleRef(key, source, offset, num_bytes, label, annotations, crc32c, version)
-        for key, source, offset, num_bytes, label, version, annotations, crc32c in zip(*columns, strict=True)
-    ]
+    checksums = table.column("crc32c").to_pylist() if has_crc32c else [None] * table.num_rows
+    return list(map(SampleRef, *columns, map(str.encode, texts), checksums, versions))
 
 
 def store_references(tables: Iterator[pa.Table], schema: pa.Schema, storage: Storage, root: str) -> FileDigest:
@@ -166,7 +162,9 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
     return found
 
 
+@lru_cache(maxsize=1)
 def references_of(build: OpenBuild, index: int) -> pa.Table:
+    """Return the references of a shard; those of the last one are kept."""
     file = open_references(build)
     with _damage(build.storage, build.claim):
         return file.read_row_group(index)

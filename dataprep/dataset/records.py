@@ -1,5 +1,7 @@
 """Values that pass between the stages of a build, frozen and picklable; labels and the names of their classes.
 
+A value that every sample has is a tuple, which is made in a third of a dataclass's time.
+
 SampleRef -> (plan) -> ShardPlan -> (build) -> Sample, Placement, Event -> ShardReceipt -> (merge) -> Manifest
 """
 
@@ -7,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal, NotRequired, Protocol, TypedDict
+from typing import Annotated, Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 from msgspec import Meta
 
@@ -128,8 +130,7 @@ class Repeats(TypedDict):
     """Passes of an epoch whose samples are stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampleRef:
+class SampleRef(NamedTuple):
     """Place of one original image: a byte range of an archive, or a complete file."""
 
     key: str
@@ -205,8 +206,7 @@ class ShardPlan:
     refs: tuple[SampleRef, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(NamedTuple):
     """One checked image, ready to be written by any format."""
 
     key: str
@@ -224,8 +224,7 @@ class Sample:
     """Values of the dataset's features, as canonical JSON; empty if it has none."""
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """Where a format put a sample inside its shard, in bytes from the shard's start."""
 
     record_offset: int

@@ -309,6 +309,8 @@ class SpilledReferences:
         self._rows = SpilledTable(spill_schema(), "the list of samples")
         self._added: list[SampleRef] = []
         self._added_bytes = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
 
     def add(self, ref: SampleRef) -> None:
         """Add a reference at the end. Raises StorageError if the temporary folder is full."""
@@ -319,8 +321,11 @@ class SpilledReferences:
 
     def add_rows(self, rows: pa.RecordBatch) -> None:
         """Add many references at the end, as rows with the columns of `spill_schema`."""
-        self._flush()
-        self._rows.add(rows)
+        self._take_added()
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        if self._waiting_rows >= REFERENCE_ROWS or rows.nbytes >= _ANNOTATION_BYTES:
+            self._flush()
 
     def relabelled(self, ranks: Sequence[int]) -> SpilledReferences:
         """Return these references with other labels: each label, a position in `ranks`, becomes the number there."""
@@ -332,7 +337,7 @@ class SpilledReferences:
         return found
 
     def __len__(self) -> int:
-        return self._rows.num_rows + len(self._added)
+        return self._rows.num_rows + self._waiting_rows + len(self._added)
 
     def __iter__(self) -> Iterator[SampleRef]:
         for batch in self.batches():
@@ -358,9 +363,16 @@ class SpilledReferences:
         return self._rows
 
     def _flush(self) -> None:
+        self._take_added()
+        if self._waiting:
+            self._rows.add(self._waiting[0] if len(self._waiting) == 1 else pa.concat_batches(self._waiting))
+            self._waiting, self._waiting_rows = [], 0
+
+    def _take_added(self) -> None:
         if self._added:
-            self._rows.add(rows_of_refs(self._added))
-            self._added, self._added_bytes = [], 0
+            added, self._added, self._added_bytes = self._added, [], 0
+            self._waiting.append(rows_of_refs(added))
+            self._waiting_rows += len(added)
 
 
 def spilled(refs: References) -> SpilledReferences:
@@ -375,10 +387,9 @@ def spilled(refs: References) -> SpilledReferences:
 
 def rows_of_refs(refs: Sequence[SampleRef]) -> pa.RecordBatch:
     """Return references as rows with the columns of `spill_schema`, in their order."""
-    columns = [[getattr(ref, name) for ref in refs] for name in ("key", "source", "offset", "num_bytes", "label")]
-    annotations = [ref.annotations.decode() for ref in refs]
-    sums, versions = [ref.crc32c for ref in refs], [ref.version for ref in refs]
-    return table_of([*columns, annotations, sums, versions], spill_schema()).to_batches()[0]
+    *columns, annotations, checksums, versions = zip(*refs, strict=True)
+    texts = [text.decode() for text in annotations]
+    return table_of([*columns, texts, checksums, versions], spill_schema()).to_batches()[0]
 
 
 def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -409,9 +420,8 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def refs_of_rows(rows: pa.RecordBatch) -> Iterator[SampleRef]:
     """Yield the references of rows with the columns of `spill_schema`."""
-    columns = [rows.column(name).to_pylist() for name in spill_schema().names]
-    for key, source, offset, num_bytes, label, text, crc32c, version in zip(*columns, strict=True):
-        yield SampleRef(key, source, offset, num_bytes, label, text.encode(), crc32c, version)
+    *columns, texts, checksums, versions = (rows.column(name).to_pylist() for name in spill_schema().names)
+    yield from map(SampleRef, *columns, map(str.encode, texts), checksums, versions)
 
 
 def enumeration_sha256(refs: References) -> str:

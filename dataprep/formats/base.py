@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO, ClassVar
+from typing import BinaryIO, ClassVar, NamedTuple
 
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import named
@@ -52,8 +52,7 @@ class DatasetInfo:
     the number in a shard's name: 0 where no shard has it any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSample:
+class StoredSample(NamedTuple):
     """A sample as it was read back from a shard, and its place there."""
 
     sample: Sample
@@ -71,14 +70,14 @@ class ShardWriter:
     def __init__(
         self, stream: BinaryIO, around: Callable[[Sample], tuple[bytes, bytes]], *, has_classes: bool, end: bytes = b""
     ) -> None:
-        self._stream, self._around, self._has_classes, self._end = stream, around, has_classes, end
+        self._stream, self.around, self._has_classes, self.end = stream, around, has_classes, end
         self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
         """Append one sample, whose bytes depend on the sample alone, and return its place. Raises FormatError if a
         shard cannot hold it."""
         check_sample(sample, has_classes=self._has_classes)
-        head, tail = self._around(sample)
+        head, tail = self.around(sample)
         # Three writes: joining 110 kB of image with its header costs 3 us more.
         self._stream.write(head)
         self._stream.write(sample.image)
@@ -89,8 +88,8 @@ class ShardWriter:
 
     def close(self) -> None:
         """Write the end of a shard. The stream stays open."""
-        if self._end:
-            self._stream.write(self._end)
+        if self.end:
+            self._stream.write(self.end)
 
 
 class ShardFormat(ABC):

@@ -195,7 +195,7 @@ def _read_sample(
             raise _unlike_written(source, key + suffix, data, start) from error
     sample = Sample(key.decode(), image, label, class_name, height, width, orientation)
     try:
-        sample = replace(sample, annotations=annotations_json(features, values)) if features else sample
+        sample = sample._replace(annotations=annotations_json(features, values)) if features else sample
         due = {} if base.sample_fault(sample, has_classes=bool(classes)) else _members_of(sample, features, values)
     except FormatError:
         due = {}

@@ -321,7 +321,7 @@ class SplitReader:
                 if self._written > 1:
                     if not ref.key.endswith(FIRST_PASS):
                         continue
-                    ref = replace(ref, key=ref.key.removesuffix(FIRST_PASS))
+                    ref = ref._replace(key=ref.key.removesuffix(FIRST_PASS))
                 self._add(ref, kept[position] if kept else b"", values)
             if progress is not None:
                 progress(shard["file"], shard["bytes"], shard["bytes"])
@@ -335,7 +335,7 @@ class SplitReader:
         """Add a reference; annotations whose types are not known yet are kept separately."""
         self._unlabelled += ref.label == NO_LABEL
         self._image_bytes += ref.num_bytes
-        self._refs.add(replace(ref, annotations=kept) if values.are_annotations else ref)
+        self._refs.add(ref._replace(annotations=kept) if values.are_annotations else ref)
         if kept and not values.are_annotations:
             self._kept.append(kept)
 
@@ -345,7 +345,7 @@ class SplitReader:
         if features and not values.are_annotations:
             refs = SpilledReferences()
             for ref, kept in zip(self._refs, self._kept, strict=True):
-                refs.add(replace(ref, annotations=values.annotations(kept)))
+                refs.add(ref._replace(annotations=values.annotations(kept)))
         return Enumeration(refs, self._sources(), padded_classes(self._classes), features, is_checked=True)
 
     def _opened_index(self) -> Index:

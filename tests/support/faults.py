@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -291,7 +291,7 @@ def _label_changed(dataset: Damaged, rng: random.Random) -> str:
         return ""
     at = rng.randrange(len(samples))
     label = rng.choice([other for other in range(len(classes)) if other != samples[at].label])
-    samples[at] = replace(samples[at], label=label, class_name=classes[label])
+    samples[at] = samples[at]._replace(label=label, class_name=classes[label])
     dataset.write_shard(name, samples)
     return f"{name}: record {at} is {classes[label]}{_maybe_signed(dataset, rng)}"
 
@@ -308,7 +308,7 @@ def _image_of_another(dataset: Damaged, rng: random.Random) -> str:
         return ""
     at = rng.randrange(len(samples))
     other = rng.choice([sample for sample in samples if sample.image != samples[at].image])
-    samples[at] = replace(samples[at], image=other.image, height=other.height, width=other.width)
+    samples[at] = samples[at]._replace(image=other.image, height=other.height, width=other.width)
     dataset.write_shard(name, samples)
     return f"{name}: record {at} has that of {other.key}{_maybe_signed(dataset, rng)}"
 

@@ -64,7 +64,7 @@ def test_stored_enumeration_is_read_back(places):
 def test_annotations_and_names_of_splits_come_back(places):
     source, output = places
     folder = configured("folder", own=OwnData(name="pets"))
-    refs = [replace(ref, annotations=b'{"n":%d}' % number) for number, ref in enumerate(found().refs)]
+    refs = [ref._replace(annotations=b'{"n":%d}' % number) for number, ref in enumerate(found().refs)]
     annotated = replace(found(), refs=refs, features={"n": Feature("int64")})
     store_enumeration(output, enumeration_file(source, folder, "train", None, allow_partial=False), annotated)
     name = enumeration_file(source, folder, "train", None, allow_partial=False)

@@ -78,14 +78,14 @@ def test_every_pass_holds_every_sample_once_in_the_order_of_its_permutation(
         whole = permutation(len(sizes), seed=seed, purpose="build/train", pass_index=index)
         due = [refs[position] for position in whole.tolist()]
         if stored > 1:
-            due = [replace(ref, key=physical_key(ref.key, index)) for ref in due]
+            due = [ref._replace(key=physical_key(ref.key, index)) for ref in due]
         assert [ref for shard in shards for ref in shard] == due
         assert [0, *np.cumsum([len(shard) for shard in shards]).tolist()] == bounds_of(sizes[whole], shards_a_pass)
 
 
 @pytest.mark.parametrize("annotated", [False, True])
 def test_stored_references_have_the_bytes_of_those_that_were_never_spilled(small_parts, tmp_path, annotated):
-    refs = [replace(ref, annotations=b'{"n":1}' if annotated else b"") for ref in refs_of(range(1_000, 1_400))]
+    refs = [ref._replace(annotations=b'{"n":1}' if annotated else b"") for ref in refs_of(range(1_000, 1_400))]
     order = order_split(spilled(refs), replace(OPTIONS, num_shards=7), "train", 1, annotated=annotated)
     digests = []
     whole = permutation(len(refs), seed=0, purpose="build/train").tolist()

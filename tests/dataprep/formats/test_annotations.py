@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -44,7 +43,7 @@ def read(fmt: str, data: bytes, *, has_classes: bool = True) -> list[Sample]:
 @given(data=st.data())
 def test_shards_come_back(fmt, has_classes, data):
     shard = [
-        replace(sample, annotations=annotations_json(FEATURES, data.draw(annotated_values())))
+        sample._replace(annotations=annotations_json(FEATURES, data.draw(annotated_values())))
         for sample in data.draw(st.lists(samples(has_classes=has_classes, max_image_bytes=600), max_size=3))
     ]
     assert read(fmt, written(fmt, shard, has_classes=has_classes)[0], has_classes=has_classes) == shard
@@ -54,7 +53,7 @@ def test_shards_come_back(fmt, has_classes, data):
 @examples
 @given(data=st.data())
 def test_what_is_accepted_is_what_the_writer_writes(fmt, data):
-    whole, _ = written(fmt, [SAMPLE, replace(SAMPLE, key="l")])
+    whole, _ = written(fmt, [SAMPLE, SAMPLE._replace(key="l")])
     changed = data.draw(mutations(whole))
     try:
         found = read(fmt, changed)
@@ -67,7 +66,7 @@ def test_what_is_accepted_is_what_the_writer_writes(fmt, data):
 @examples
 @given(values=annotated_values())
 def test_fields_have_the_same_types_in_both_formats(fmt, values):
-    data, (place,) = written(fmt, [replace(SAMPLE, annotations=annotations_json(FEATURES, values))])
+    data, (place,) = written(fmt, [SAMPLE._replace(annotations=annotations_json(FEATURES, values))])
     record = data[place.record_offset : place.record_offset + place.record_bytes]
     assert read_fields(fmt, record, list(FEATURES), FEATURES) == values
     assert read_fields(fmt, record, ("height",), FEATURES) == {"height": 3}
@@ -77,14 +76,14 @@ def test_fields_have_the_same_types_in_both_formats(fmt, values):
 @pytest.mark.parametrize("annotations", [b"", b"{}", b"{", b'{"caption":7}'])
 def test_samples_without_their_annotations_are_not_written(fmt, annotations):
     with pytest.raises(FormatError):
-        written(fmt, [replace(SAMPLE, annotations=annotations)])
+        written(fmt, [SAMPLE._replace(annotations=annotations)])
 
 
 @pytest.mark.parametrize("fmt", PACKED)
 def test_shards_without_annotations_are_refused_where_some_are_due(fmt):
     stream = io.BytesIO()
     writer = FORMATS[fmt].open_writer(stream, has_classes=True)
-    writer.write(replace(SAMPLE, annotations=b""))
+    writer.write(SAMPLE._replace(annotations=b""))
     writer.close()
     with pytest.raises(FormatError):
         read(fmt, stream.getvalue())

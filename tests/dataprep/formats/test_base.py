@@ -2,7 +2,6 @@
 
 import io
 import tracemalloc
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -200,7 +199,7 @@ def test_samples_of_the_contract_have_no_fault(case: tuple[bool, Sample]):
 )
 def test_a_sample_that_no_shard_can_hold_is_refused(change, has_classes, fault):
     with pytest.raises(FormatError) as caught:
-        check_sample(replace(LABELLED, **change), has_classes=has_classes)
+        check_sample(LABELLED._replace(**change), has_classes=has_classes)
     assert str(caught.value) == f"{fault}; correct the source that made this sample"
 
 
@@ -210,7 +209,7 @@ def test_an_image_beyond_the_limit_is_refused():
             return MAX_IMAGE_BYTES + 1
 
     with pytest.raises(FormatError, match="image of 268,435,457 bytes, expected 1 to 268,435,456"):
-        check_sample(replace(LABELLED, image=Endless()), has_classes=True)
+        check_sample(LABELLED._replace(image=Endless()), has_classes=True)
 
 
 @pytest.mark.parametrize("name", ["n01440764", "tench, Tinca tinca", "Grünfink", ".hidden", "a=b"])

@@ -84,12 +84,12 @@ def test_shards_equal_their_golden_digests(shard, has_classes, num_bytes, sha256
 SIDES = [0, 1, 127, 128, 16_383, 16_384, 65_535]
 """Around each length that a varint can have."""
 LABELLED_EDGES = [
-    replace(LABELLED, key="k" * size, image=b"x" * image_bytes, height=side, width=SIDES[-1 - i])
+    LABELLED._replace(key="k" * size, image=b"x" * image_bytes, height=side, width=SIDES[-1 - i])
     for i, (side, size, image_bytes) in enumerate(
         zip(SIDES, [1, 95, 127, 128, 131, 199, 200], [1, 110, 127, 128, 16_383, 16_384, 2_100_000], strict=True)
     )
 ]
-PLAIN_EDGES = [replace(sample, label=NO_LABEL, class_name="") for sample in LABELLED_EDGES]
+PLAIN_EDGES = [sample._replace(label=NO_LABEL, class_name="") for sample in LABELLED_EDGES]
 
 
 @pytest.mark.parametrize("edges", [LABELLED_EDGES, PLAIN_EDGES], ids=["labelled", "plain"])
@@ -164,7 +164,7 @@ def test_class_names_are_unique_lines():
         FORMAT.metadata_files(replace(INFO, classes=("a", "b", "a")))
 
 
-SMALL = write(LABELLED, replace(LABELLED, image=b"\xff\xd8two\xff\xd9"), has_classes=True)
+SMALL = write(LABELLED, LABELLED._replace(image=b"\xff\xd8two\xff\xd9"), has_classes=True)
 MESSAGE = write(PLAIN)[12:-4]
 LABELLED_MESSAGE = write(LABELLED, has_classes=True)[12:-4]
 

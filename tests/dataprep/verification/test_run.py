@@ -160,7 +160,7 @@ def test_deep_compares_sides_that_shard_and_index_agree_on(damaged):
     height = column_values(copy, "height")[0] + 1
     change_cell(copy, "index/train.parquet", "height", height)
     first, *others = copy.read_shard(copy.shards()[0])
-    copy.write_shard(copy.shards()[0], [replace(first, height=height), *others])
+    copy.write_shard(copy.shards()[0], [first._replace(height=height), *others])
     copy.sign()
     assert verify_here(copy.root).verdict == "whole"
     report = verify_here(copy.root, deep=True)
