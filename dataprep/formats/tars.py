@@ -10,8 +10,10 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from dataprep.arrays import NDArray, np
 from dataprep.errors import SourceError
 from dataprep.messages import shown
 
@@ -23,6 +25,9 @@ MAX_EXTENSIONS = 8
 MAX_TAIL_BYTES = 2**20
 """Maximum number of zeros after the end marker: archives are padded to a record, 10,240 bytes unless `tar -b` sets
 it."""
+_FILES_AT_ONCE = 4096
+_PIECE_BYTES = 2**16
+"""Bytes of small files that are read at once, with their headers."""
 _ZEROS = bytes(BLOCK_BYTES)
 _REFUSED = {
     b"1": "a hard link",
@@ -41,8 +46,6 @@ _MODE_OWNER = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"0" * 11 + b"\0"
 _LINK_TO_DEVICE = bytes(100) + b"ustar\x0000" + bytes(80)
 _FILE, EXTENDED = b"0", b"x"
-# The checksum counts its own eight bytes as blanks.
-_FIXED_SUM = sum(_MODE_OWNER) + sum(_MTIME) + sum(_LINK_TO_DEVICE) + 8 * ord(" ")
 _PREFIX_BYTES = 155
 FIELDS = (
     ("name", 100), ("mode", 108), ("uid", 116), ("gid", 124), ("size", 136), ("mtime", 148),
@@ -65,6 +68,18 @@ class Member(NamedTuple):
     is_directory: bool = False
     unreadable: str = ""
     """Why its bytes cannot be read as a range, e.g. because they are compressed; a clause for messages."""
+
+
+class PlainFiles(NamedTuple):
+    """Files that follow each other in a tar, all with plain headers, as columns."""
+
+    names: tuple[bytes, ...]
+    """Names as the archive has them; one that ends with a slash is a folder's."""
+    offsets: NDArray[np.int64]
+    """First byte of each file in the archive, shape (files,)."""
+    sizes: NDArray[np.int64]
+    stop: int
+    """Position of the next header."""
 
 
 class ByteReader(Protocol):
@@ -117,6 +132,41 @@ def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, 
     walk.check_end(position, extensions)
 
 
+def plain_files(reader: ByteReader, start: int, stop: int) -> Iterator[PlainFiles]:
+    """Yield files of a tar up to the first header that is rare in any way, many at a time, in a fifth of the time that
+    `tar_members` takes, which continues at `PlainFiles.stop`.
+
+    Args:
+        start: First byte of the tar in the archive.
+        stop: Byte after the last one of the tar.
+    """
+    piece, piece_at, num_bytes, is_plain = b"", start, _PIECE_BYTES, True
+    while is_plain:
+        files: list[tuple[bytes, int, int]] = []
+        while is_plain and len(files) < _FILES_AT_ONCE:
+            if start + BLOCK_BYTES > piece_at + len(piece):
+                piece_at = start
+                piece = reader.read(start, _PIECE_BYTES if num_bytes < _PIECE_BYTES // 16 else BLOCK_BYTES)
+            header = piece[start - piece_at : start - piece_at + BLOCK_BYTES]
+            num_bytes = int(header[124:135], 8) if _is_plain(header) else stop
+            offset = start + BLOCK_BYTES
+            is_plain = offset + num_bytes <= stop
+            if is_plain:
+                files.append((header[:NAME_BYTES].split(b"\0", 1)[0], offset, num_bytes))
+                start = offset + -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
+        if files:
+            names, offsets, sizes = zip(*files, strict=True)
+            yield PlainFiles(names, np.array(offsets, np.int64), np.array(sizes, np.int64), start)
+
+
+def _is_plain(header: bytes) -> bool:
+    """Return whether a header is a file's, with a name and a size that need no other field."""
+    if len(header) < BLOCK_BYTES or header[156:157] != _FILE or header[135] or header[154] or header[345]:
+        return False
+    digits = header[148:154]
+    return not (digits + header[124:135]).strip(b"01234567") and int(digits, 8) == _checksum_of(header)
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Split a member's name at the first dot of its last component; the suffix is in lower case, or empty."""
     folder, slash, last = name.rpartition("/")
@@ -136,25 +186,23 @@ def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[
         suffix: Suffix of the image's name.
         fields: Contents of the members that follow, by suffix.
     """
-    after = bytes(-image_bytes % BLOCK_BYTES)
-    for name, data in fields.items():
-        after += member(key, name, data)
-    return header(key, suffix, image_bytes), after
+    members = [member(key, name, data) for name, data in fields.items()]
+    return header(key, suffix, image_bytes), b"".join((bytes(-image_bytes % BLOCK_BYTES), *members))
 
 
 def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
     """Return all blocks before a member's data: one, or three where ustar's fields cannot hold the name."""
     name = key + suffix
     if len(name) <= NAME_BYTES:
-        return _ustar(b"", name, num_bytes, _FILE)
+        return _ustar(name, num_bytes)
     slash = name.find(b"/", len(name) - NAME_BYTES - 1)  # the first slash after which the rest fits
     if 0 < slash <= _PREFIX_BYTES:
-        return _ustar(name[:slash], name[slash + 1 :], num_bytes, _FILE)
+        return _ustar(name[slash + 1 :], num_bytes, prefix=name[:slash])
     record = _extended_record(name)
     return (
-        _ustar(b"", _EXTENDED_NAME, len(record), EXTENDED)
+        _ustar(_EXTENDED_NAME, len(record), EXTENDED)
         + record.ljust(BLOCK_BYTES, b"\0")
-        + _ustar(b"", name[:NAME_BYTES], num_bytes, _FILE)
+        + _ustar(name[:NAME_BYTES], num_bytes)
     )
 
 
@@ -185,8 +233,7 @@ class _Walk:
     def check_sum(self, header: bytes, position: int) -> None:
         """Raise SourceError if a header's checksum does not match its bytes."""
         expected = self.number(header[148:156], position)
-        # The field itself counts as eight spaces.
-        unsigned = _sum_of(header) - sum(header[148:156]) + 8 * 32
+        unsigned = _checksum_of(header)
         if unsigned != expected and unsigned - 256 * sum(byte > 127 for byte in header) != expected:
             raise self._error(position, f"not a tar header: its checksum is {expected}, expected {unsigned}; {_AGAIN}")
 
@@ -276,12 +323,17 @@ class _Walk:
         return damaged(self._reader, position, what, member=member, within=self._within)
 
 
-def _sum_of(header: bytes) -> int:
-    """Return the sum of a block's bytes: the low half of an Adler-32 is 1 more, modulo 65,521, and 256 bytes have less.
+def _sum_of(field: bytes) -> int:
+    """Return the sum of at most 256 bytes: the low half of an Adler-32 is 1 more, modulo 65,521, and they have less.
 
     It takes a tenth of the time of `sum`.
     """
-    return (zlib.adler32(header[:256]) & 0xFFFF) + (zlib.adler32(header[256:]) & 0xFFFF) - 2
+    return (zlib.adler32(field) & 0xFFFF) - 1
+
+
+def _checksum_of(header: bytes) -> int:
+    """Return the checksum that a header should have; its own eight bytes count as blanks."""
+    return _sum_of(header[:256]) + _sum_of(header[256:]) - _sum_of(header[148:156]) + 8 * ord(" ")
 
 
 def _header_name(header: bytes) -> bytes:
@@ -298,9 +350,14 @@ def _extended_record(name: bytes) -> bytes:
     return b"%d path=%b\n" % (len(b"100 path=\n") + len(name), name)
 
 
-def _ustar(prefix: bytes, name: bytes, num_bytes: int, kind: bytes) -> bytes:
-    size = b"%011o\0" % num_bytes
-    checksum = _FIXED_SUM + sum(name) + sum(size) + ord(kind) + sum(prefix)
-    name = name.ljust(NAME_BYTES, b"\0")
-    prefix = prefix.ljust(_PREFIX_BYTES + 12, b"\0")
-    return b"".join((name, _MODE_OWNER, size, _MTIME, b"%06o\0 " % checksum, kind, _LINK_TO_DEVICE, prefix))
+def _ustar(name: bytes, num_bytes: int, kind: bytes = _FILE, prefix: bytes = b"") -> bytes:
+    before, after, checksum = _around_checksum(num_bytes, kind, prefix)
+    return b"".join((name.ljust(NAME_BYTES, b"\0"), before, b"%06o\0 " % (checksum + _sum_of(name)), after))
+
+
+@lru_cache(maxsize=8192)  # sizes of small files repeat
+def _around_checksum(num_bytes: int, kind: bytes, prefix: bytes) -> tuple[bytes, bytes, int]:
+    """Return a header's fields between name and checksum, and after that, and the sum of all bytes but the name."""
+    before = _MODE_OWNER + b"%011o\0" % num_bytes + _MTIME
+    after = kind + _LINK_TO_DEVICE + prefix.ljust(_PREFIX_BYTES + 12, b"\0")
+    return before, after, sum(before) + sum(after) + 8 * ord(" ")  # its own bytes count as blanks

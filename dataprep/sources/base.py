@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from dataprep.arrays import NDArray, np, pa
-from dataprep.dataset.columns import from_numpy, to_numpy
+from dataprep.arrays import NDArray, np, pa, pc
+from dataprep.dataset.columns import binaries, from_numpy, strings, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import BUILD, CHANGE, MAP
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
-from dataprep.dataset.spill import SpilledReferences, spilled
+from dataprep.dataset.spill import SpilledReferences, spill_rows, spilled
 from dataprep.errors import SourceError, UsageError
-from dataprep.formats.tars import ByteReader, Member, damaged
+from dataprep.formats.tars import ByteReader, Member, PlainFiles, damaged
 from dataprep.messages import quoted, shown
 from dataprep.sources.archives import ArchiveReader, Progress, archive_members
-from dataprep.sources.keys import is_file_of_image, is_image, key_of, name_parts, refuse_duplicates
+from dataprep.sources.keys import IMAGE_SUFFIXES, is_file_of_image, is_image, key_of, name_parts, refuse_duplicates
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ _RESERVED_SPLITS = frozenset({BUILD, CHANGE, MAP, "columns", "images", "index", 
 CLASS_NAME = re.compile(r"(?=.{3,200}\Z)(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*:[A-Za-z_]\w*", re.ASCII)
 """Name of a user-defined dataset class: `module:NAME`."""
 _NO_LETTERS = re.compile(r"[^a-z0-9]+")
+_PLAIN_IMAGE = rf"^[A-Za-z0-9-](_?[A-Za-z0-9-])*\.(?i:{'|'.join(sorted(IMAGE_SUFFIXES))})$"
+"""Pattern, in RE2's syntax, of names whose key is the name without its suffix."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -294,6 +296,20 @@ class RefCollector:
         if member.unreadable:
             raise damaged(reader, member.offset, member.unreadable, member=member.name, within=within)
         return parts
+
+    def add_plain(self, folder: str, source: str, files: PlainFiles, label: int) -> bool:
+        """Add files of a tar, as images with keys in a folder; return False, and add nothing, if one is not an image or
+        its name is rare in any way."""
+        count, names = len(files.names), binaries(files.names)
+        is_plain = pc.all(pc.match_substring_regex(names, pattern=_PLAIN_IMAGE)).as_py()
+        if not is_plain or files.sizes.max() > MAX_IMAGE_BYTES or len(self.refs) + count > MAX_SAMPLES:
+            return False
+        keys = pc.replace_substring_regex(names, pattern=r"^(.*)\..*$", replacement=rf"{folder}/\1").cast(pa.string())
+        labels = from_numpy(np.full(count, label, np.int32))
+        columns = [keys, strings([source] * count), from_numpy(files.offsets), from_numpy(files.sizes), labels]
+        rows = pa.RecordBatch.from_arrays(columns, names=["key", "source", "offset", "num_bytes", "label"])
+        self.refs.add_rows(spill_rows(rows))
+        return True
 
     def images_in_archive(
         self, info: ObjectInfo, progress: Progress | None

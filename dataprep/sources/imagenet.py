@@ -26,7 +26,7 @@ from dataprep.dataset.paths import is_hidden_name
 from dataprep.dataset.records import Enumeration, SourceFile
 from dataprep.dataset.spill import SpilledItems
 from dataprep.errors import SourceError, StorageError, UsageError
-from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
+from dataprep.formats.tars import ByteReader, Member, damaged, plain_files, tar_members
 from dataprep.messages import human_bytes, shell_words, shown
 from dataprep.sources import base, image_tables
 from dataprep.sources.archives import ArchiveReader, Progress
@@ -273,7 +273,12 @@ class TrainFinder(Finder):
 
     def _add_class_tar(self, reader: ByteReader, source: str, wnid: str, tar: Member) -> None:
         label = self.label(wnid, f"{reader.archive}: {shown(tar.name)}")
-        for member in tar_members(reader, tar.offset, tar.offset + tar.num_bytes, within=tar.name):
+        start, stop = tar.offset, tar.offset + tar.num_bytes
+        for files in plain_files(reader, start, stop):
+            if not self.found.add_plain(wnid, source, files, label):
+                break
+            start = files.stop
+        for member in tar_members(reader, start, stop, within=tar.name):
             parts = self.found.image_parts(reader, member, within=tar.name)
             if parts is None:
                 continue
