@@ -19,10 +19,10 @@ from dataprep.dataset.hashes import NO_HASHES, name_hashes
 from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import Event, Manifest, ShardEntry, SplitManifest, class_name_of
+from dataprep.dataset.records import Event, Manifest, Sample, ShardEntry, SplitManifest, class_name_of
 from dataprep.errors import FormatError, StorageError
 from dataprep.formats import FORMATS
-from dataprep.formats.base import MAX_IMAGE_BYTES, StoredSample
+from dataprep.formats.base import MAX_FIELD_BYTES, MAX_IMAGE_BYTES, ShardWriter, StoredSample, sample_fault
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
 from dataprep.storage import Storage, open_storage
@@ -36,6 +36,7 @@ _DECODE, _HEADER = (ImagePolicy(check=check, on_bad="reject") for check in ("dec
 # Number of concurrent requests: in a bucket every image is one request of about 50 ms.
 READS_IN_FLIGHT = 64
 READ_AHEAD_BYTES = 64 << 20
+ORIENTATIONS = range(1, 9)
 
 
 @dataclass(slots=True)
@@ -103,12 +104,12 @@ def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Fin
         findings.add("format", where, "values of image_crc32c are missing; build it again")
         return None
     names = [name for name in Row._fields if name in table.column_names]
-    rows = [Row(*row) for row in zip(*(table.column(name).to_pylist() for name in names), strict=True)]
-    for position, row in enumerate(rows):
-        if row.shard != number:
-            findings.add("index", f"{where} row {position}", f"shard {row.shard}, expected {number}")
+    shards = table.column("shard").to_pylist()
+    for position, shard in enumerate(shards):
+        if shard != number:
+            findings.add("index", f"{where} row {position}", f"shard {shard}, expected {number}")
             return None
-    return rows
+    return list(map(Row, *(table.column(name).to_pylist() for name in names)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +151,8 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
     same_size = info.num_bytes == entry["bytes"]
     if not same_size:
         result.findings.add("size", where, f"{info.num_bytes:,} bytes, expected {entry['bytes']:,}")
+    elif _is_as_built(shard, result):
+        return
     digest = HashingWriter(None)
     with storage.open(where) as stream:
         read = FORMATS[shard.manifest.format].read_shard
@@ -165,6 +168,51 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
     if fault:
         result.findings.add(fault[0], where, fault[1])
     check_digests(digest, entry, result.findings)
+
+
+def _is_as_built(shard: CheckedShard, result: ShardResult) -> bool:
+    """Return whether a shard has the bytes that a build writes for its rows of the index and the images in it.
+
+    This takes a third of the time of reading each record. Any other shard is read, which finds what differs.
+    """
+    entry, manifest, rows = shard.entry, shard.manifest, shard.rows
+    if rows is None or shard.deep or manifest.features:
+        return False
+    digest, at = HashingWriter(None), 0
+    with shard.storage.open(entry["file"]) as stream:
+        reader = DigestingReader(stream, digest)
+        writer = FORMATS[manifest.format].open_writer(stream, has_classes=bool(manifest.classes))
+        for row in rows:
+            fits = 0 < row.record_bytes <= min(entry["bytes"] - at, MAX_IMAGE_BYTES + MAX_FIELD_BYTES)
+            if row.record_offset != at or not fits or not _is_as_written(reader, row, writer, manifest.classes):
+                return False
+            at += row.record_bytes
+        if reader.read(len(writer.end)) != writer.end:
+            return False
+    found = len(rows), digest.num_bytes, digest.sha256, digest.crc32c
+    if found != (entry["samples"], at + len(writer.end), entry["sha256"], entry["crc32c"]):
+        return False
+    result.num_bytes = digest.num_bytes
+    result.count([row.key for row in rows], [row.label for row in rows], len(manifest.classes))
+    return True
+
+
+def _is_as_written(reader: DigestingReader, row: Row, writer: ShardWriter, classes: tuple[str, ...]) -> bool:
+    """Return whether the next record is what a writer would write for a row of the index and the image in it."""
+    record = reader.read(row.record_bytes)
+    image_at = row.image_offset - row.record_offset
+    image = record[image_at : image_at + row.image_bytes]
+    class_name = class_name_of(row.label, classes)
+    if class_name is None or crc32c_of(image) != row.image_crc32c or 0 in (row.height, row.width):
+        return False
+    fields = row.key, image, row.label, class_name, row.height or 0, row.width or 0
+    if sample_fault(Sample(*fields, orientation=1), has_classes=bool(classes)) is not None:
+        return False
+    for orientation in ORIENTATIONS:  # which the index does not have
+        head, tail = writer.around(Sample(*fields, orientation))
+        if len(head) == image_at and record == b"".join((head, image, tail)):
+            return True
+    return False
 
 
 class DigestingReader:

@@ -1,11 +1,11 @@
 import os
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataprep.formats import FORMATS
 from dataprep.storage.checksums import crc32c_of
 from tests.support.faults import Damaged, linked_copy
 from tests.support.finished import SHARDED, change_cell, column_values, details, kinds, verify_here
@@ -29,6 +29,24 @@ def changed(damaged):
 
 
 @pytest.mark.parametrize("name", SHARDED)
+def test_sound_shards_are_compared_with_what_a_build_would_write(finished, monkeypatch, name):
+    copy = Damaged(finished(name))
+    monkeypatch.setattr(type(FORMATS[copy.document["format"]]), "read_shard", None)
+    report = verify_here(copy.root)
+    assert report.ok
+    assert report.samples == sum(split["samples"] for split in copy.document["splits"])
+
+
+@pytest.mark.parametrize("name", SHARDED)
+def test_images_that_are_not_upright_are_sound(changed, monkeypatch, name):
+    def turned(copy, samples):
+        monkeypatch.setattr(type(FORMATS[copy.document["format"]]), "read_shard", None)
+        return [*samples[:2], samples[2]._replace(orientation=6), *samples[3:]]
+
+    assert changed(name, 0, turned)[2].ok
+
+
+@pytest.mark.parametrize("name", SHARDED)
 def test_a_duplicate_sample_is_found(changed, name):
     _, samples, report = changed(name, 0, lambda _, samples: [samples[0], *samples])
     assert {"duplicate", "count"} <= kinds(report)
@@ -41,7 +59,7 @@ def test_a_sample_replaced_by_one_of_the_same_size_is_found(damaged, name):
     shard = copy.shards()[1]
     samples = copy.read_shard(shard)
     before = samples[3].image
-    samples[3] = replace(samples[3], image=before[:-2] + bytes([before[-2] ^ 255]) + before[-1:])
+    samples[3] = samples[3]._replace(image=before[:-2] + bytes([before[-2] ^ 255]) + before[-1:])
     copy.write_shard(shard, samples)
     copy.sign()
     report = verify_here(copy.root)
@@ -63,7 +81,7 @@ def test_swapped_samples_are_found(changed, name):
 def test_a_changed_label_is_found(changed, name):
     def relabelled(copy, samples):
         label = (samples[5].label + 1) % 2
-        return [*samples[:5], replace(samples[5], label=label, class_name=copy.classes[label]), *samples[6:]]
+        return [*samples[:5], samples[5]._replace(label=label, class_name=copy.classes[label]), *samples[6:]]
 
     shard, samples, report = changed(name, 2, relabelled)
     assert {"record", "count"} <= kinds(report)
@@ -102,7 +120,7 @@ def test_a_truncated_shard_is_found(finished, tmp_path_factory, data, name):
 
 def test_keys_that_differ_in_case_alone_are_found(changed):
     def shouted(_, samples):
-        return [samples[0], replace(samples[1], key=samples[0].key.upper()), *samples[2:]]
+        return [samples[0], samples[1]._replace(key=samples[0].key.upper()), *samples[2:]]
 
     assert "duplicate" in kinds(changed("imagenet-webdataset", 0, shouted)[2])
 
