@@ -10,9 +10,10 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from shutil import copyfileobj
 from types import TracebackType
@@ -55,8 +56,14 @@ def read_refs(source: Originals, refs: Sequence[records.SampleRef]) -> Iterator[
     """Yield the originals of references, in order, reading ahead in bounded memory; None for a missing original. Raises
     SourceError if a file is gone or has changed, or an image does not have the checksum of its reference."""
     if source.reads_in_flight == 1:
-        for ref in refs:
-            yield ref, _checked(source, ref, _read(source, ref))
+        for (name, version, is_missing), run in groupby(refs, _file_of):
+            first, *others = run
+            with (
+                _gone_or_changed(source, first),
+                nullcontext() if is_missing else source.reading(name, version) as read,
+            ):
+                for ref in (first, *others):
+                    yield ref, _checked(source, ref, read(ref.offset, ref.num_bytes) if read else None)
         return
     pool = threads(READS_FACTOR * source.reads_in_flight)
     ahead: deque[tuple[records.SampleRef, Future[bytes | None]]] = deque()
@@ -76,6 +83,10 @@ def read_refs(source: Originals, refs: Sequence[records.SampleRef]) -> Iterator[
             future.cancel()
 
 
+def _file_of(ref: records.SampleRef) -> tuple[str, int, bool]:
+    return ref.source, ref.version, ref.offset == records.MISSING
+
+
 @lru_cache(maxsize=2)
 def threads(count: int) -> ThreadPoolExecutor:
     """Return this process's threads for reading or writing `count` objects at once."""
@@ -85,8 +96,15 @@ def threads(count: int) -> ThreadPoolExecutor:
 def _read(source: Originals, ref: records.SampleRef) -> bytes | None:
     if ref.offset == records.MISSING:
         return None
-    try:
+    with _gone_or_changed(source, ref):
         return source.read_range(ref.source, ref.offset, ref.num_bytes, ref.version)
+
+
+@contextmanager
+def _gone_or_changed(source: Originals, ref: records.SampleRef) -> Iterator[None]:
+    """Raise SourceError if an original is gone, or has another version than the listed one."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
@@ -433,7 +451,7 @@ class ShardBuilder:
 
     def _published_ahead_bytes(self) -> int:
         """Return the bytes of the shards that are being published, except the oldest."""
-        return sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None))
+        return sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None)) if len(self._publishing) > 1 else 0
 
     def _publish_fewer_than(self, count: int) -> None:
         """Wait until fewer than `count` shards are being published."""

@@ -20,7 +20,8 @@ import json
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import NamedTuple
 
 from dataprep.dataset.paths import UNPACKED, named
@@ -29,6 +30,7 @@ from dataprep.errors import SourceError
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of, crc32c_text
 from dataprep.storage.errors import disk_errors
+from dataprep.storage.local import LocalStorage
 
 PARQUET = ".parquet"
 IMAGE_FILES = "*"
@@ -180,6 +182,12 @@ class UnpackedImages:
                 f"{self._output.url_of(unpacked)} is gone; it held the images of {self.url_of(name)}: run the same "
                 "command again, which unpacks them again"
             ) from error
+
+    def reading(self, name: str, version: int = NO_VERSION) -> AbstractContextManager[Callable[[int, int], bytes]]:
+        """Open an original to read ranges of one version."""
+        if name in self._names or not isinstance(self._originals, LocalStorage):
+            return nullcontext(partial(self.read_range, name, version=version))
+        return self._originals.reading(name, version)
 
     def refuse_damaged(self, ref: SampleRef, crc32c: int | None) -> None:
         """Refuse an unpacked image whose bytes do not have the checksum of its reference.

@@ -214,6 +214,10 @@ class Originals(Protocol):
     def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
         """Return exactly `num_bytes` bytes of a version; many threads may call this."""
 
+    def reading(self, name: str, version: int = NO_VERSION) -> AbstractContextManager[Callable[[int, int], bytes]]:
+        """Open an object to read ranges of one version, given by offset and number of bytes: on a disk, where one read
+        is in flight, a range of a few kB then takes a third of the time."""
+
 
 class ChangedError(StorageError):
     """An object does not have the requested version any more."""

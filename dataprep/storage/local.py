@@ -169,18 +169,21 @@ class LocalStorage:
             # Checked before reading, which would allocate whatever a broken index requests.
             if file_bytes is not None and size != file_bytes:
                 raise base.OtherSizeError(errors.other_size(path, size, file_bytes))
-            if offset + num_bytes > size:
-                raise StorageError(errors.ends_before(path, offset, num_bytes, size))
-            data = os.pread(descriptor, num_bytes, offset)
-            while len(data) < num_bytes:
-                more = os.pread(descriptor, num_bytes - len(data), offset + len(data))
-                if not more:
-                    raise StorageError(errors.ends_before(path, offset, num_bytes, offset + len(data)))
-                data += more
+            data = _pread(path, descriptor, size, offset, num_bytes)
             if version and base.file_version(os.fstat(descriptor)) != version:
                 raise base.ChangedError(path)
-        beat()
         return data
+
+    @contextlib.contextmanager
+    def reading(self, name: str, version: int = base.NO_VERSION) -> Iterator[Callable[[int, int], bytes]]:
+        """Open a file to read ranges; its version is compared before the first and after the last of them."""
+        path = self._located(name)
+        with errors.disk_errors(path), self._files.reading(name) as (descriptor, status):
+            if version and base.file_version(status) != version:
+                raise base.ChangedError(path)
+            yield functools.partial(_pread, path, descriptor, status.st_size)
+            if version and base.file_version(os.fstat(descriptor)) != version:
+                raise base.ChangedError(path)
 
     def open(self, name: str) -> BinaryIO:
         path = self._located(name)
@@ -495,6 +498,20 @@ class LocalStorage:
             yield f"{entry.name}/", None
         elif stat.S_ISREG(status.st_mode):
             yield entry.name, status
+
+
+def _pread(path: str, descriptor: int, size: int, offset: int, num_bytes: int) -> bytes:
+    """Read a range of an open file of `size` bytes. Raises StorageError if it ends before."""
+    if offset + num_bytes > size:
+        raise StorageError(errors.ends_before(path, offset, num_bytes, size))
+    data = os.pread(descriptor, num_bytes, offset)
+    while len(data) < num_bytes:
+        more = os.pread(descriptor, num_bytes - len(data), offset + len(data))
+        if not more:
+            raise StorageError(errors.ends_before(path, offset, num_bytes, offset + len(data)))
+        data += more
+    beat()
+    return data
 
 
 def _is_before(folder: str, first: str) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 import dataprep.builder.shard
 from dataprep.builder.shard import read_refs
-from dataprep.dataset.records import Enumeration, SampleRef
+from dataprep.dataset.records import MISSING, Enumeration, SampleRef
 from dataprep.errors import SourceError
 from dataprep.sources.base import pinned
 from dataprep.storage import open_storage
@@ -31,6 +31,21 @@ def test_originals_are_read_whole_and_in_order(source, monkeypatch):
     found = list(read_refs(storage, refs))
     assert [ref for ref, _ in found] == list(refs)
     assert all(image == data[ref.offset : ref.offset + ref.num_bytes] for ref, image in found)
+
+
+def test_images_that_follow_each_other_in_a_file_are_read_from_one_descriptor(tmp_path, monkeypatch):
+    """Images that are missing, and of other files, come in their places."""
+    storage, opened = open_storage(str(tmp_path)), []
+    for name in ("a.tar", "b.tar"):
+        storage.create(name, name.encode() * 9)
+    refs = [SampleRef(str(i), "a.tar" if i < 5 or i == 9 else "b.tar", 5 * (i % 3), 5) for i in range(11)]
+    refs[2] = refs[2]._replace(offset=MISSING)
+    reading = storage.reading
+    monkeypatch.setattr(storage, "reading", lambda name, version: opened.append(name) or reading(name, version))
+    found = list(read_refs(storage, refs))
+    assert [ref for ref, _ in found] == refs
+    assert [image for _, image in found] == [None if ref.offset == MISSING else ref.source.encode() for ref in refs]
+    assert opened == ["a.tar", "a.tar", "b.tar", "a.tar", "b.tar"]
 
 
 def test_no_more_is_read_ahead_than_allowed(source, monkeypatch):
