@@ -61,14 +61,15 @@ class ColumnIndex(SplitIndex):
         super().__init__(storage, manifest, split, deadline_s=deadline_s)
         self._column, self._is_large, self.one_file_per_image = column, False, False
         self.values, self.digest = self._storage, column.sha256
+        self._files = [column.shard(split.name, number) for number in range(len(split.shards))]
 
     def shard_file(self, shard: int) -> str:
         """Return the file with the values of a shard."""
-        return self._column.shard(self._split.name, shard).file
+        return self._files[shard].file
 
     def file_bytes(self, shard: int, entries: ShardIndex, entry: int) -> int:
         """Return the size of the file with the values of a shard."""
-        return self._column.shard(self._split.name, shard).bytes
+        return self._files[shard].bytes
 
     def mean_image_bytes(self) -> float:
         """Return the mean size of a value."""
@@ -76,7 +77,7 @@ class ColumnIndex(SplitIndex):
 
     def _read(self, shard: int) -> ValueEntries:
         """Return the places of a shard's values. Raises FormatError if the file's offsets or shapes are damaged."""
-        kind, found = self._column.type, self._column.shard(self._split.name, shard)
+        kind, found = self._column.type, self._files[shard]
         bounds = value_bounds(self._storage, kind, found)
         shapes = value_shapes(self._storage, kind, found, bounds)
         starts, sizes = bounds[:-1], np.diff(bounds)

@@ -161,7 +161,7 @@ def test_a_column_without_values_for_all_shards_is_refused_with_what_makes_them(
     root = shutil.copytree(dataset("webdataset"), tmp_path / "grown")
     write_column(root, "latent", TYPES["latent"], shards=1)
     with pytest.raises(
-        UsageError, match=r"column latent has no values for .* shards? .*dataprep map .*--column latent"
+        UsageError, match=r"column latent has no values for .* shards? .*run the `dataprep map` that made it"
     ):
         open_loader(root, batch_size=12, fields=("latent",))
 
