@@ -206,6 +206,26 @@ def test_the_environment_of_the_peers_has_what_the_check_of_images_imports() -> 
     assert done.returncode == 0, done.stderr
 
 
+def test_near_duplicates_that_are_planted_are_found(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benchmarks/near_duplicates.py", "--hashes", "5000", "--images", "10"]
+    subprocess.run([*command, "--rounds", "1", "--json", tmp_path / "out.json"], check=True, capture_output=True)
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert all(row["found"] == row["planted"] == 50 for row in document["rows"])
+    (found,) = (row for row in document["found"] if row["bits"] == 4)
+    assert found["precision"] == found["recall"]["resized"] == found["recall"]["saved again"] == 1
+
+
+def test_a_loader_is_measured_through_columns(tmp_path: Path) -> None:
+    words = "--small 400 --images 40 --rounds 1 --no-warm-up --seconds 0.1".split()
+    command = [sys.executable, ROOT / "benchmarks/columns.py", *words, "--work", tmp_path]
+    subprocess.run([*command, "--json", tmp_path / "out.json"], check=True, capture_output=True)
+    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    assert [(row["pictures"], row["place"]) for row in rows] == [
+        (pictures, place) for pictures in ("2 kB", "demo") for place in ("disk", "bucket")
+    ]
+    assert all(min(row["images_per_s"] + row["images_per_s_columns"]) > 0 for row in rows)
+
+
 def test_each_large_index_is_opened_and_read(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "benchmarks/large_index.py", "--rows", "40000", "--rounds", "1"]
     subprocess.run([*command, "--work", tmp_path, "--json", tmp_path / "out.json"], check=True, capture_output=True)
