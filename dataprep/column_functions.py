@@ -162,7 +162,8 @@ def _imported(place: str) -> tuple[Any, str]:
     module, name = imported(place), place.partition(":")[2]
     found = getattr(module, name, None)
     if not callable(found):
-        known = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        own = ((each, value) for each, value in vars(module).items() if not each.startswith("_") and callable(value))
+        known = [each for each, value in own if getattr(value, "__module__", "") == module.__name__]
         raise UsageError(f"{place}: not a function of its module{there_are(name, known)}")
     return found, module_digest(module)
 

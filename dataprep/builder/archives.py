@@ -311,7 +311,7 @@ class ArchiveRecipe(Recipe):
                 refs = refs.relabelled([manifest.classes.index(name) for name in plan.classes])
             new, removed = _new_references(storage, manifest, before, refs, options)
             if removed:
-                progress.log(f"{before.name}: {counted(removed, 'image')} that dataprep remove took out stays out")
+                progress.log(f"{before.name}: left out {counted(removed, 'image')} that dataprep remove took out")
             if not len(new):
                 continue
             # As large as the shards that there are: `num_shards` and the default are of the first build.

@@ -106,7 +106,7 @@ def test_what_was_removed_does_not_come_back(pets, tmp_path):
     dataprep.remove(url, keys=tmp_path / "list")
     notes = Notes()
     result = grow(write_files(pets, MORE), url, progress=notes)
-    assert "train: 1 image that dataprep remove took out stays out" in notes.lines
+    assert "train: left out 1 image that dataprep remove took out" in notes.lines
     assert result.manifest.splits[0].samples == 18
 
 
