@@ -43,6 +43,7 @@ from dataprep.dataset.views import (
     View,
     ViewSplit,
     check_name,
+    earlier_file,
     find_view,
     read_view,
     split_file,
@@ -143,16 +144,14 @@ def _is_same(view: View, manifest: Manifest, choice: Choice) -> bool:
 
 
 def _publish(storage: Storage, view: View, replaces: bool) -> None:
-    """Put a view's description in place, and remove the files that only the replaced one had."""
+    """Put a view's description in place; the replaced one and its files stay, for runs that go on from them."""
     file = view_file(view.name, VIEW_JSON)
     data = json.dumps(asdict(view), indent=1).encode()
     old = storage.read(file) if replaces else None
+    if old is not None and old != data:
+        storage.create(earlier_file(view.name, hashlib.sha256(old).hexdigest()), old)
     if old != data and not storage.replace(file, data, old):
         raise ConflictError(f"{storage.url_of(file)}: another process has made this view meanwhile; run it again")
-    listed = {split.file["file"] for split in view.splits} | {file}
-    for info in list(storage.list(f"{view_file(view.name, '')}")):
-        if info.name not in listed:
-            storage.delete(info.name)
     storage.remove_stale_spools()
 
 

@@ -11,6 +11,7 @@ Shapes: NHWC, uint8, 0..255. Normalise on the device, so that a quarter of the b
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 import warnings
@@ -30,7 +31,17 @@ from dataprep.messages import counted, quoted
 from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, Views, check_names, checked_groups
 from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.seeding import check_program, end_if_worker
-from loaders.engine.batch import Batch, BatchPlan, LoaderState, PackBatch, ViewBatch
+from loaders.engine.batch import (
+    Batch,
+    BatchPlan,
+    Data,
+    DatasetIdentity,
+    EarlierData,
+    LoaderState,
+    PackBatch,
+    ViewBatch,
+    ViewIdentity,
+)
 from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats, open_tracer, trace_batch
 from loaders.order import Order, check_budget, check_world, samples_per_block
 from loaders.packs import Packs
@@ -51,6 +62,8 @@ _NEW_ORDER_ADVICE = (
     '("PyTorch" in docs/loaders.md shows how)'
 )
 """Advice for a state of another build of the dataset."""
+_OF_DATA = Data.__annotations__.keys()
+"""Parts of a sequence that may change within a run."""
 _SINGLE_VIEW_ONLY = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
 """Settings of a single view of an image."""
 
@@ -241,6 +254,9 @@ class Loader:
     _start = 0
     """Batch with which the next iteration of an evaluation starts."""
 
+    _earlier: tuple[EarlierData, ...] = ()
+    """What the run was loaded from before the dataset or the view was another one."""
+
     _growth: Growth | None = None
     """What makes larger indexes while not all images are known."""
 
@@ -417,29 +433,67 @@ class Loader:
         return range(batch * size + self.config.rank, (batch + 1) * size, self.config.world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the first batch of an epoch; an evaluation has one epoch, and stays where it is."""
+        """Go to the first batch of an epoch; an evaluation has one epoch, and stays where it is.
+
+        An epoch that an earlier revision or view has begun begins again, with all images of this one.
+        """
         if self.config.shuffle:
-            self._go_to(self.order.first_batch(epoch))
+            self._go_to(self.order_from(epoch).first_batch(epoch))
+
+    def order_from(self, epoch: int) -> Order:
+        """Return the order that has an epoch's first batch: of a new run if the order of this one has it no more."""
+        if self._earlier and epoch < self.order.first_epoch:
+            self.order, self._earlier = self._order(), ()
+        return self.order
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken: its position, and everything that the sequence depends
         on."""
-        return {
+        state: LoaderState = {
             "state_version": STATE_VERSION,
             "position": self._batch * self.config.batch_size,
             "epoch": self.epoch,
             "sequence": self._sequence,
         }
+        return {**state, "earlier": list(self._earlier)} if self._earlier else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch of a state, which may come from another number of ranks.
+
+        A training also continues from an earlier revision of the dataset, and through another view: what is left of its
+        epoch comes once, without images that were removed or are not in the view; others are added from the next
+        epoch on. A line on stderr says how many.
 
         Raises:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
         self._check_state(state)
-        self._go_to(self._batch_after(state))
+        batch = self._batch_after(state)
+        if self._is_changed(state) or state.get("earlier") or self._earlier:
+            self._resume(state, batch)
+        self._go_to(batch)
         self._start = self._batch
+
+    def _resume(self, state: Mapping[str, Any], batch: int) -> None:
+        """Take the order of a run over these data, earlier revisions of them, or other views."""
+        from loaders.engine.resumption import resumed  # here: few runs go through changes
+
+        found = resumed(
+            self.dataset,
+            self._order(),
+            {name: self._sequence[name] for name in _OF_DATA},  # type: ignore[arg-type]
+            {**state, "position": batch * self.config.batch_size},
+        )
+        if found.order != self._known:
+            self._end_producer()
+        self.order, self._earlier = found.order, found.earlier
+        if found.message and self.config.rank == 0:
+            print(found.message, file=sys.stderr)
+
+    def _is_changed(self, state: Mapping[str, Any]) -> bool:
+        """Whether a state is of another revision or view of the same build."""
+        ours, theirs = self._sequence.get("dataset"), self._reached(state).get("dataset")
+        return isinstance(ours, dict) and isinstance(theirs, Mapping) and ours != theirs
 
     def check_build(self, state: Mapping[str, Any], advice: str = _NEW_ORDER_ADVICE) -> None:
         """Check that a state belongs to this build of the dataset.
@@ -449,8 +503,8 @@ class Loader:
             advice: Advice for the message.
 
         Raises:
-            UsageError: The dataset was built or adopted again since the state was made; the message describes both
-                builds.
+            UsageError: The dataset was built or adopted again since the state was made, or one of a mixture has
+                changed; the message describes both.
         """
         theirs = self._reached(state)
         if lines := other_builds(self._sequence, theirs):
@@ -488,8 +542,15 @@ class Loader:
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
         self.check_build(state)
-        theirs = self._reached(state)
-        lines = differences(self._sequence, dict(theirs), where="in the state")
+        ours, theirs = dict(self._sequence), dict(self._reached(state))
+        if self._is_changed(state):
+            if not self.config.shuffle:
+                raise UsageError(
+                    f"{self.dataset.data_url}: the state is of another revision or view, through which an evaluation "
+                    "does not go on; begin it again, without the state"
+                )
+            ours, theirs = ({name: part[name] for name in part if name not in _OF_DATA} for part in (ours, theirs))
+        lines = differences(ours, theirs, where="in the state")
         if lines:
             what = "; ".join(lines)
             raise UsageError(
@@ -638,10 +699,9 @@ class Loader:
 
     @cached_property
     def _sequence(self) -> dict[str, object]:
-        manifest, order, view = self.dataset.manifest, self._known, self.dataset.view
-        named = {} if view is None else {"view": {"name": view.view.name, "sha256": view.sha256}}
+        order = self._known
         return {
-            "dataset": {"name": manifest.name, "plan": self.dataset.plan, "revision": manifest.revision, **named},
+            "dataset": identity_of(self.dataset),
             "split": self.dataset.split.name,
             "samples": order.num_samples,
             "samples_per_block": order.samples_per_block,
@@ -724,17 +784,25 @@ def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
     )
 
 
+def identity_of(dataset: Dataset) -> DatasetIdentity:
+    """Return what a state says of a dataset."""
+    manifest, view = dataset.manifest, dataset.view
+    found: DatasetIdentity = {"name": manifest.name, "plan": dataset.plan, "revision": manifest.revision}
+    return found if view is None else {**found, "view": ViewIdentity(name=view.view.name, sha256=view.sha256)}
+
+
 SHOWN_DIGITS = 12
 """Number of digits of a plan's hash in a message, as `dataprep inspect` shows it."""
-_IDENTITY = ("plan", "revision")
 
 
 def other_builds(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return a line for each dataset that has the same name in a state but is another build."""
+    """Return a line for each dataset that has the same name in a state but is another build; in a mixture, which does
+    not go on through changes, also for each of another revision or view."""
+    decisive = slice(None) if "datasets" in ours else slice(1)
     return [
         f"{label}{_described(before, 'then')}, {_described(now, 'now')}"
         for label, now, before in _pairs(ours, theirs)
-        if _identity(now) and _identity(before) and _identity(now) != _identity(before)
+        if _identity(now) and _identity(before) and _identity(now)[decisive] != _identity(before)[decisive]
     ]
 
 
@@ -750,15 +818,16 @@ def _pairs(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple
 
 
 def _identity(part: Any) -> tuple[Any, ...]:
-    """Return plan and revision of the dataset in a part of a sequence, and () if it has none."""
+    """Return plan, revision and view of the dataset in a part of a sequence, and () if it has none."""
     dataset = part.get("dataset") if isinstance(part, Mapping) else None
     if not isinstance(dataset, Mapping) or not isinstance(dataset.get("plan"), str):
         return ()
-    return tuple(dataset.get(name) for name in _IDENTITY)
+    return tuple(dataset.get(name) for name in ("plan", "revision", "view"))
 
 
 def _described(part: Mapping[str, Any], when: str) -> str:
-    plan, revision = _identity(part)
+    plan, revision, view = _identity(part)
     images = part.get("samples")
     count = f"{images:,}" if isinstance(images, int) else str(images)
-    return f"{count} images {when} (plan {plan[:SHOWN_DIGITS]}, revision {revision})"
+    of = f", view {view['name']}" if isinstance(view, Mapping) and "name" in view else ""
+    return f"{count} images {when} (plan {plan[:SHOWN_DIGITS]}, revision {revision}{of})"

@@ -103,7 +103,7 @@ class Epochs(NamedTuple):
     first: int
     """Number of the first one."""
     start: int
-    """Its first position."""
+    """First position of that one."""
     samples: int
     """Positions in each."""
 
@@ -139,7 +139,7 @@ class Order:
     first_epoch: int = 0
     """First epoch of all samples."""
     start: int = 0
-    """Its first position."""
+    """First position of this epoch."""
 
     def __post_init__(self) -> None:
         for name in ("global_batch", "samples_per_block", "passes", "num_streams", "window"):

@@ -414,7 +414,13 @@ class Steps:
         """Resume after the saved step. The state may come from a run with a different number of ranks.
 
         Raises:
-            UsageError: The state was saved for a different sample sequence; the message says what differs.
+            UsageError: The state was saved for a different sample sequence; the message says what differs. Single
+                samples do not go on through changes of a dataset.
         """
         self._loader.load_state_dict(state)
+        if self._loader.order.earlier:
+            raise UsageError(
+                f"{self._loader.dataset.data_url}: the state's run goes through another revision or view, which only "
+                "the batches of open_loader do; continue it with them, or begin a new run without the state"
+            )
         self._step = self._start = self._loader.state_dict()["position"] // self._loader.config.batch_size

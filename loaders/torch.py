@@ -147,12 +147,12 @@ class TorchBatches(IterableDataset[TorchBatch]):
     @property
     def epoch(self) -> int:
         """Number of the epoch that the next batch belongs to; epochs of the loader itself may have other lengths."""
-        return self._step // len(self) if self._loader.config.shuffle else 0
+        return self._loader.order.equal_epoch_of(self._step) if self._loader.config.shuffle else 0
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
         if self._loader.config.shuffle:
-            first = self._loader.order.first_equal_batch(epoch)
+            first = self._loader.order_from(epoch).first_equal_batch(epoch)
             self._loader.rewind({"position": first * self._loader.config.batch_size})
 
     def state_dict(self) -> LoaderState:

@@ -3,6 +3,8 @@
     views/<name>/view.json                  what was asked, and the counts; written last
     views/<name>/<split>-<digest>.parquet   a row for each stored sample, a row group for each shard: why it is left
                                             out, or null
+    views/<name>/view-<digest>.json         earlier contents of view.json, for runs that go on from them; they and their
+                                            files stay
 
 `DATA@name` is the address of a view. Anyone may have written one: its names and counts are compared with the dataset's
 manifest, and the rows with the counts, before one of them is used.
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, cast
@@ -193,6 +195,11 @@ def split_file(name: str, split: str, sha256: str) -> str:
     return view_file(name, f"{split}-{sha256[:12]}.parquet")
 
 
+def earlier_file(name: str, sha256: str) -> str:
+    """Return the name of an earlier content of a view's `view.json`, by its digest."""
+    return view_file(name, f"view-{sha256[:12]}.json")
+
+
 def view_names(storage: Storage) -> list[str]:
     """Return the names of a dataset's views, sorted."""
     parts = (info.name.split("/") for info in storage.list(f"{VIEWS}/"))
@@ -214,22 +221,31 @@ def read_view(storage: Storage, manifest: Manifest, name: str) -> OpenedView:
             f"revision {manifest.revision} (plan {manifest.plan_hash[:12]}); make it again with `refresh` of dataprep "
             "select"
         )
-    where = storage.url_of(view_file(name, VIEW_JSON))
-    splits = {}
-    for split in manifest.splits:
-        chosen = next((each for each in view.splits if each.name == split.name), None)
-        stored = tuple(shard["samples"] for shard in split.shards)
-        if (
-            chosen is None
-            or chosen.file["file"] != split_file(name, split.name, chosen.file["sha256"])
-            or len(chosen.kept) != len(stored)
-            or any(kept > samples for kept, samples in zip(chosen.kept, stored, strict=True))
-            or len(chosen.class_counts) != len(manifest.classes)
-            or sum(chosen.class_counts) > sum(chosen.kept)
-        ):
-            raise FormatError(f"{where}: its split {split.name} is not that of the dataset; {_ADVICE}")
-        splits[split.name] = Kept(storage.url, chosen, stored)
+    splits = {
+        split.name: kept_of(storage, view, manifest, split.name, [shard["samples"] for shard in split.shards])
+        for split in manifest.splits
+    }
     return OpenedView(view, sha256, storage.url, splits)
+
+
+def kept_of(storage: Storage, view: View, manifest: Manifest, name: str, stored: Sequence[int]) -> Kept:
+    """Return the kept samples of a split. Raises FormatError if the view describes another split.
+
+    Args:
+        stored: Number of samples that each shard of the split stores in the view's revision.
+    """
+    chosen = next((each for each in view.splits if each.name == name), None)
+    if (
+        chosen is None
+        or chosen.file["file"] != split_file(view.name, name, chosen.file["sha256"])
+        or len(chosen.kept) != len(stored)
+        or any(kept > samples for kept, samples in zip(chosen.kept, stored, strict=True))
+        or len(chosen.class_counts) != len(manifest.classes)
+        or sum(chosen.class_counts) > sum(chosen.kept)
+    ):
+        where = storage.url_of(view_file(view.name, VIEW_JSON))
+        raise FormatError(f"{where}: its split {name} is not that of the dataset; {_ADVICE}")
+    return Kept(storage.url, chosen, tuple(stored))
 
 
 def viewed(storage: Storage, manifest: Manifest, name: str) -> Manifest:
@@ -251,17 +267,23 @@ def stored_positions(split: SplitManifest, positions: Iterable[int]) -> dict[int
     return found
 
 
-def find_view(storage: Storage, name: str) -> tuple[View, str] | None:
-    """Return a view and the digest of its file; None if there is none. Raises FormatError."""
-    file = view_file(check_name(name), VIEW_JSON)
-    data = read_bounded(storage, file, MAX_VIEW_BYTES, advice=_ADVICE)
-    if data is None:
-        return None
-    where = storage.url_of(file)
-    view = decode(data, View, where=where, advice=_ADVICE)
-    if (view.version, view.name) != (VIEW_VERSION, name):
-        raise FormatError(f"{where}: view {quoted(view.name)} of version {view.version}, expected {name!r} of 1")
-    return view, hashlib.sha256(data).hexdigest()
+def find_view(storage: Storage, name: str, sha256: str = "") -> tuple[View, str] | None:
+    """Return a view and the digest of its file; None if there is none. Raises FormatError.
+
+    Args:
+        sha256: Digest of the content to find, which a later one may have replaced; empty: of the present one.
+    """
+    for file in (view_file(check_name(name), VIEW_JSON), earlier_file(name, sha256))[: 2 if sha256 else 1]:
+        data = read_bounded(storage, file, MAX_VIEW_BYTES, advice=_ADVICE)
+        digest = "" if data is None else hashlib.sha256(data).hexdigest()
+        if data is None or sha256 not in ("", digest):
+            continue
+        where = storage.url_of(file)
+        view = decode(data, View, where=where, advice=_ADVICE)
+        if (view.version, view.name) != (VIEW_VERSION, name):
+            raise FormatError(f"{where}: view {quoted(view.name)} of version {view.version}, expected {name!r} of 1")
+        return view, digest
+    return None
 
 
 def described(view: View) -> str:

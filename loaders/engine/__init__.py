@@ -3,6 +3,7 @@
 `batch.py` says which sample belongs in which row, and what a consumer gets. `producer.py` keeps a bounded number of
 batches in progress; `pipeline.py` fetches and decodes the rows of one in threads, and watches that they make
 progress; `workers.py` spreads them over processes with shared buffers. `stats.py` counts and times the stages.
+`resumption.py` orders what a run has left after its dataset or view has changed.
 """
 
-__all__ = ["batch", "pipeline", "producer", "stats", "workers"]
+__all__ = ["batch", "pipeline", "producer", "resumption", "stats", "workers"]

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVar
+
+from msgspec import Meta
 
 from dataprep.arrays import NDArray, np
+from dataprep.dataset.documents import Count
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.order import Order, Pick, stored_picks
@@ -33,6 +36,41 @@ class MixtureChange(TypedDict):
     """Images of each dataset before the position."""
 
 
+class ViewIdentity(TypedDict):
+    """A view that a run was loaded through."""
+
+    name: str
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+
+
+class DatasetIdentity(TypedDict):
+    """A revision of a dataset, or a view of one."""
+
+    name: str
+    plan: str
+    revision: Count
+    view: NotRequired[ViewIdentity]
+
+
+class Data(TypedDict):
+    """What an order takes its samples from."""
+
+    dataset: DatasetIdentity
+    samples: Annotated[int, Meta(ge=1)]
+    samples_per_block: Annotated[int, Meta(ge=1)]
+
+
+class EarlierData(Data):
+    """What a run was loaded from until the dataset, or the view, was another one."""
+
+    stop: Count
+    """Images of all ranks before that."""
+    epoch: Count
+    """First epoch of all images of the data that followed."""
+    start: Count
+    """Images of all ranks before that epoch."""
+
+
 class LoaderState(TypedDict):
     """Place where a loader continues, as values of JSON."""
 
@@ -42,6 +80,8 @@ class LoaderState(TypedDict):
     epoch: int
     sequence: dict[str, object]
     """Everything that the sequence of batches depends on."""
+    earlier: NotRequired[list[EarlierData]]
+    """What the run was loaded from before, if that was another revision or view."""
     mixture: NotRequired[list[MixtureChange]]
     """The weights of a mixture, each with its first position."""
 

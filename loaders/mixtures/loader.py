@@ -24,7 +24,7 @@ from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, open_dataset
 from loaders.engine.batch import BatchPlan, LoaderState
 from loaders.fetch.index import DEADLINE_S, with_deadline
-from loaders.loader import Loader, PackLoader, ViewLoader, order_of
+from loaders.loader import Loader, PackLoader, ViewLoader, identity_of, order_of
 from loaders.mixtures.dataset import (
     MAX_DATASETS,
     Labels,
@@ -390,9 +390,9 @@ class MixtureLoader(Loader):
     def _sequence(self) -> dict[str, object]:
         datasets = {}
         for place, (part, index) in enumerate(zip(self.dataset.parts, self.index.parts, strict=True)):
-            manifest, order = part.dataset.manifest, order_of(part.dataset, index, self.config)
+            order = order_of(part.dataset, index, self.config)
             datasets[part.name] = {
-                "dataset": {"name": manifest.name, "plan": manifest.plan_hash, "revision": manifest.revision},
+                "dataset": identity_of(part.dataset),
                 "split": part.dataset.split.name,
                 "samples": order.num_samples,
                 "samples_per_block": order.samples_per_block,

@@ -1,5 +1,6 @@
 """What a view keeps: conditions, lists, copies and draws, and nothing that a hostile condition asks for."""
 
+import hashlib
 import shutil
 
 import numpy as np
@@ -13,7 +14,7 @@ import dataprep
 from dataprep.dataset.column_files import ColumnType
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import read_manifest
-from dataprep.dataset.views import LEFT_OUT, viewed
+from dataprep.dataset.views import LEFT_OUT, find_view, viewed
 from dataprep.errors import UsageError
 from dataprep.inspection.contact_sheet import open_sheet
 from dataprep.inspection.inspect import open_inspected
@@ -155,8 +156,12 @@ def test_another_choice_needs_overwrite_and_the_same_is_nothing_new(captioned, t
     assert (root / "views/a/view.json").stat().st_mtime_ns == view.st_mtime_ns
     with pytest.raises(UsageError, match="keeps something else exists; `overwrite`"):
         dataprep.select(root, name="a", where="width > 31")
+    document = (root / "views/a/view.json").read_bytes()
     dataprep.select(root, name="a", where="width > 34", overwrite=True)
-    assert len(list((root / "views/a").glob("*.parquet"))) == 1
+    # A run that was loaded through the replaced view goes on from it.
+    found = find_view(open_storage(str(root)), "a", hashlib.sha256(document).hexdigest())
+    assert found[0].choice.where == ("width > 30",)
+    assert all((root / split.file["file"]).exists() for split in found[0].splits)
 
 
 def test_views_change_no_byte_of_the_dataset_and_verify_accepts_them(originals, tmp_path):

@@ -1,15 +1,19 @@
-"""What a run over a living dataset must deliver: of each epoch every sample once, through all changes."""
+"""Runs over a living dataset, and what they must deliver: of each epoch every sample once, through all changes."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
+
+from loaders import open_loader
+
+SETTINGS = {"batch_size": 12, "image_size": 32, "threads": 1}
 
 
 class Ledger:
     """The samples that an epoch still owes.
 
     Args:
-        samples: Those of the dataset or view that is open.
+        samples: All of the dataset or view that is open.
         passes: Passes of an epoch, each of which delivers all of them.
     """
 
@@ -37,3 +41,9 @@ class Ledger:
         before, self._all = self._all, frozenset(samples)
         self._owed = [owed & self._all for owed in self._owed]
         return len(before - self._all), len(self._all - before)
+
+
+def keys_of(url: object) -> frozenset[str]:
+    """Return the keys of all samples of the split `train`."""
+    with open_loader(str(url), shuffle=False, **SETTINGS) as loader:
+        return frozenset(key for batch in loader for key in batch.keys if key)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from math import inf, prod
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,12 +102,15 @@ def ended_epochs(order: Order, step: int) -> range:
 
 def resumed_position(order: Order, epochs: int, step: int) -> str:
     """Return the end of a message about a resumed run: how much of its epoch is done; empty if none is left."""
-    samples, position = order.epoch_samples, step * order.global_batch
-    epoch, done = divmod(position, samples)
+    position = step * order.global_batch
+    epoch = order.epoch_at(position)
+    first, end = order.first_position(epoch), order.first_position(epoch + 1)
     last = order.first_batch(epochs) * order.global_batch
     if position >= last:
         return ""
-    end = min((epoch + 1) * samples, order.end or inf)
+    samples, done = end - first, position - first
+    if order.end is not None:
+        end = min(end, order.end)
     left_out = f", {end - last:,} at the end do not fill a batch" if end > last else ""
     follow = min(end, last) - position
     return f": {done:,} of the {samples:,} images of epoch {epoch} are done, {follow:,} follow{left_out}"
@@ -120,7 +123,7 @@ def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) ->
         step: Step after which the run ended.
         first_step: Step after which it began, above 0 if it began with a later epoch.
     """
-    planned, steps, of = epochs * order.epoch_samples, order.first_batch(epochs), f"of {counted(epochs, 'epoch')}"
+    planned, steps, of = order.first_position(epochs), order.first_batch(epochs), f"of {counted(epochs, 'epoch')}"
     if order.end is not None and order.end < planned:
         planned, of = order.end, "until the end of the mixture"
     trained, before = (step - first_step) * order.global_batch, first_step * order.global_batch

@@ -286,7 +286,7 @@ class Training(Generic[BackendT]):
         config = self.loader.config
         stop = int(batch.state["position"])
         first = stop - config.batch_size
-        self._lr = self.schedule.at(first / self._epoch_samples)
+        self._lr = self.schedule.at(self.loader.order.epochs_done(first))
         positions = range(first + config.rank, stop, config.world_size)
         try:
             numbers = self.backend.update(batch, Update(step=self.step, lr=self._lr, positions=positions))
@@ -418,11 +418,7 @@ class Training(Generic[BackendT]):
 
     @property
     def _epoch(self) -> float:
-        return _rounded(self.step * self.loader.config.batch_size / self._epoch_samples)
-
-    @property
-    def _epoch_samples(self) -> int:
-        return self.loader.order.epoch_samples
+        return _rounded(self.loader.order.epochs_done(self.step * self.loader.config.batch_size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ def other(**changes):
     return found
 
 
-def test_another_plan_or_revision_is_another_build():
+def test_another_plan_is_another_build_and_a_later_revision_is_not():
     before = {**other(plan="fedcba9876543210"), "samples": 5900}
     assert other_builds(OURS, before) == [
         "5,900 images then (plan fedcba987654, revision 1), 7,100 images now (plan 0123456789ab, revision 1)"
     ]
-    assert len(other_builds(OURS, other(revision=2))) == 1
+    assert other_builds(OURS, other(revision=2)) == []
     assert other_builds(OURS, {**OURS, "seed": 1}) == []
 
 
@@ -32,6 +32,11 @@ def test_datasets_of_a_mixture_are_compared_by_name():
     (line,) = other_builds(ours, theirs)
     assert line.startswith("pets: 7,100 images then (plan f, revision 1), 7,100 images now ")
     assert other_builds(ours, {"datasets": {}}) == []
+    ours, theirs = ({"datasets": {"pets": each}} for each in (OURS, other(view={"name": "clean", "sha256": "f"})))
+    assert other_builds(ours, theirs) == [
+        "pets: 7,100 images then (plan 0123456789ab, revision 1, view clean), 7,100 images now (plan 0123456789ab, "
+        "revision 1)"
+    ]
 
 
 @pytest.mark.parametrize("mixed", [False, True])

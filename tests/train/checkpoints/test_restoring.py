@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import dataprep
 from dataprep.errors import DataprepError, UsageError
 from train import pretrain_mae, train_vit
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -77,6 +79,21 @@ def test_resuming_restores_moments_generators_position_and_step(dataset, checkpo
             name: float(each.abs().sum()) for name, each in found[index].items()
         }
         assert int(found[index]["step"]) == 2
+
+
+def test_a_run_goes_on_through_another_view_of_its_dataset(dataset, checkpoint, tmp_path, capsys):
+    data = shutil.copytree(dataset, tmp_path / "data")
+    view = dataprep.select(data, name="some", sample=0.7)
+    training = opened(view.url, tmp_path / "new")
+    training.resume(str(checkpoint))
+    told = capsys.readouterr().err
+    assert f"{data}@some: continued from revision 1 to view some of revision 1: " in told
+    before, first = load_file(checkpoint, None)["loader"], training.loader.order.first_position(1)
+    assert before["position"] < first < before["position"] + view.samples["train"]
+    assert f"{first:,} images of epoch 0 are done, {first - before['position']:,} follow" in told
+    assert training.run() == 0
+    (change,) = load_file(max((tmp_path / "new").glob("checkpoint-*.pth")), None)["loader"]["earlier"]
+    assert (change["stop"], change["start"], change["epoch"]) == (before["position"], first, 1)
 
 
 def test_after_a_resume_decay_and_betas_are_those_of_the_command_line(dataset, checkpoint, tmp_path, capsys):
