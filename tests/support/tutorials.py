@@ -1,13 +1,15 @@
 """Runs what a tutorial shows, in order and in one folder, and compares what it prints with what the tutorial shows.
 
 ```console blocks are commands with their output; a ```python block is written to a file and run, and the ```text block
-after it is its output. ```sh blocks are read only: each tutorial says why they are not run.
+after it is its output. One that begins with `# NAME.py` is saved under this name, for others to import. ```sh blocks
+are read only: each tutorial says why they are not run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -46,7 +48,8 @@ def run_tutorial(document: str, folder: Path) -> str:
                     _compare(f"{document}:{command.line}", ["bash", "-c", command.text], command.output, environment)
                     run += 1
             elif block.info == "python":
-                path = folder / f"line-{block.line}.py"
+                named = re.match(r"# (\w+\.py)\n", block.text)
+                path = folder / "work" / named[1] if named else folder / f"line-{block.line}.py"
                 path.write_text(block.text)
                 output = after.text if after is not None and after.info == "text" else ""
                 python = PEERS if "from streaming import" in block.text else sys.executable
@@ -98,6 +101,7 @@ def surroundings(text: str, folder: Path) -> Iterator[dict[str, str]]:
         **warm.stand_in(programs),
         "HOME": str(home),
         "PWD": str(work),
+        "PYTHONPATH": str(work),
         "COLUMNS": "120",
         "NO_GCE_CHECK": "true",
         "CUDA_VISIBLE_DEVICES": "",
