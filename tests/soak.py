@@ -51,6 +51,7 @@ from tests.support.hostile_build import fault_of
 from tests.support.jpeg_crops import compare_crops
 from tests.support.laion_memory import plan_flat
 from tests.support.laion_mixture import build_twice
+from tests.support.living import killed_and_changed
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
 from tests.support.map_kills import column_digests, kill_maps, map_words
 from tests.support.mixing import compare_lives, compare_windows
@@ -420,6 +421,15 @@ def load_resume() -> Iterator[Case]:
 def _load_resume(number: int, folder: Path) -> str:
     fmt = FORMATS[number % len(FORMATS)]
     return f"{killed_and_resumed(loaded(fmt), folder, random.Random(number))} batches"
+
+
+def living() -> Iterator[Case]:
+    for number in range(200):
+        yield f"history {number}", partial(_living, number)
+
+
+def _living(number: int, folder: Path) -> str:
+    return killed_and_changed(folder, random.Random(number))
 
 
 @cache
@@ -881,6 +891,7 @@ SHOWS = {
     "hostile-originals": hostile_originals,
     "planted-modules": planted_modules,
     "load-resume": load_resume,
+    "living": living,
     "mixtures": mixtures,
     "load-memory": load_memory,
     "load-transforms": load_transforms,

@@ -18,7 +18,8 @@ from msgspec import Meta
 
 from dataprep.arrays import NDArray, np
 from dataprep.dataset.documents import Count, convert
-from dataprep.dataset.records import ViewedSplit
+from dataprep.dataset.records import ShardEntry, ViewedSplit
+from dataprep.dataset.revisions import Removed, changes_after, moved, steps_back
 from dataprep.dataset.views import Kept, find_view, kept_of
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
@@ -30,6 +31,7 @@ MAX_CHANGES = 1_000
 """Maximum number of changes of a run: its state lists all."""
 _ADVICE = "take the state of a loader"
 _NEW_RUN = "or load the weights of the model alone, without this state"
+_NONE = np.empty(0, np.int64)
 
 
 class _State(TypedDict):
@@ -94,7 +96,7 @@ def resumed(dataset: Dataset, order: Order, data: Data, state: Mapping[str, Any]
     now = replace(orders[0], earlier=tuple(epochs[:first]), first_epoch=epochs[first].first, start=epochs[first].start)
     message = ""
     for number, (here, there) in enumerate(pairwise(versions), first):
-        places = _Places(here, there)
+        places = _Places(here, there, history.removed(here, there))
         now = continued(now, stops[number], orders[number - first + 1], places.of)
         if number < len(earlier):
             if starts[number + 1] != (now.first_epoch, now.start):
@@ -151,16 +153,22 @@ class _History:
         self._stored = tuple(shard["samples"] for shard in split.shards)
         if isinstance(split, ViewedSplit):
             self._stored = split.kept.stored
-        if oldest != manifest.revision:
+            shards = zip(split.shards, self._stored, strict=True)
+            split = replace(split, shards=tuple(ShardEntry(**shard | {"samples": count}) for shard, count in shards))
+        changes = changes_after(manifest, oldest, split.name)
+        if changes is None:
             raise UsageError(
                 f"{where}: the dataset does not say what it changed between revision {oldest}, which the state is of, "
                 f"and {manifest.revision}; open a copy of that revision, {_NEW_RUN}"
             )
+        self._steps = list(steps_back(storage, split, changes))
 
     def version(self, data: Data) -> _Version:
         """Return the version that a state names."""
         dataset, revision, view = self._dataset, data["dataset"]["revision"], data["dataset"].get("view")
         stored = self._stored
+        for change, _, before in self._steps:
+            stored = before if change.revision > revision else stored
         if view is None:
             return _Version(data, stored, None)
         found = find_view(self._views, view["name"], view["sha256"])
@@ -171,17 +179,25 @@ class _History:
             )
         return _Version(data, stored, kept_of(self._views, found[0], dataset.manifest, dataset.split.name, stored))
 
+    def removed(self, here: _Version, there: _Version) -> list[Removed]:
+        """Return the samples that each change between two versions removed, the earliest first."""
+        between = range(here.revision + 1, there.revision + 1)
+        return [removed for change, removed, _ in reversed(self._steps) if change.revision in between]
+
 
 class _Places:
     """Places of a version's samples in a later one."""
 
-    def __init__(self, here: _Version, there: _Version) -> None:
-        self._here, self._there = here, there
+    def __init__(self, here: _Version, there: _Version, removed: list[Removed]) -> None:
+        self._here, self._there, self._removed = here, there, removed
         self.found = 0
         """Number of samples that have one, in the shards that were asked for."""
 
     def of(self, shard: int) -> NDArray[np.int64]:
         """Return the place of each sample of a shard, -1 for those that have none."""
-        places = self._there.places(shard, self._here.stored(shard))
+        numbers = self._here.stored(shard)
+        for removed in self._removed:
+            numbers = moved(removed.get(shard, _NONE), numbers)
+        places = self._there.places(shard, numbers)
         self.found += int((places >= 0).sum())
         return places

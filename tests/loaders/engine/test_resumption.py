@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import random
 import shutil
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ import dataprep
 from dataprep.errors import UsageError
 from loaders import MixtureSource, mixture, open_loader
 from loaders.samples import Samples, Steps
-from tests.support.living import SETTINGS, Ledger, keys_of
+from tests.support.living import SETTINGS, Ledger, Living, keys_of, killed_and_changed
 
 SMALL = SETTINGS | {"batch_size": 4}
 
@@ -144,3 +145,25 @@ def test_a_mixture_says_that_it_does_not_go_on(root, viewed):
     with open_loader(mixture([MixtureSource(url=viewed(1), name="pets")]), **SMALL) as loader:
         state = loader.state_dict()
     refused(mixture([MixtureSource(url=root, name="pets")]), state, "pets: .*view v1.* images now")
+
+
+def test_a_run_goes_on_in_a_dataset_that_grew_and_lost_samples(tmp_path, capsys):
+    living = Living(tmp_path, 60, random.Random(0))
+    ledger, state = Ledger(keys_of(living.root)), None
+    for change, revision in (("grow", 2), ("lose", 3)):
+        state = advance(living.root, 4, ledger, state)
+        getattr(living, change)(0.2)
+        out, added = ledger.change(keys_of(living.root))
+        capsys.readouterr()
+        with open_loader(living.root, **SMALL) as loader:
+            loader.load_state_dict(state)
+        assert capsys.readouterr().err.splitlines() == [
+            f"{living.root}: continued from revision {revision - 1} to revision {revision}: {out} removed, "
+            f"{added} added from epoch 1 on"
+        ]
+    advance(living.root, 2 * len(keys_of(living.root)) // 4, ledger, state, world_size=2)
+
+
+def test_a_killed_run_goes_on_through_changes_of_its_dataset(tmp_path):
+    """One of the 200 histories of `make soak SHOW=living`."""
+    killed_and_changed(tmp_path, random.Random(0))
