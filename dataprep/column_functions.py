@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -101,6 +104,8 @@ class Function:
     takes: Columns
     folder: str
     """Folder in which its module may be."""
+    devices: int = 0
+    """Accelerators of a machine, of which each process takes one for itself; 0: a process sees all."""
 
     def load(self) -> Callable[[Samples], Any]:
         """Import the function, or create the object that is called.
@@ -109,6 +114,8 @@ class Function:
             UsageError: The module, a package that it needs or the function is missing, or the module here is another.
             SourceError: It raises.
         """
+        if self.devices:
+            take_device(self.devices)
         if Path(self.folder).is_dir() and self.folder not in sys.path:
             sys.path.append(self.folder)
         found, digest = _imported(self.place)
@@ -122,6 +129,27 @@ class Function:
             return found()  # type: ignore[no-any-return]
 
 
+@cache
+def take_device(devices: int) -> int:
+    """Leave this process, and the frameworks that it imports later, one accelerator that no other process has taken.
+
+    Raises:
+        UsageError: All are taken.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
+    for number, device in enumerate(visible.split(",")[:devices]):
+        path = Path(tempfile.gettempdir(), f"accelerator-{os.getuid()}-{device}.lock")
+        lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until this process ends
+        except BlockingIOError:
+            os.close(lock)
+            continue
+        os.environ |= {"CUDA_VISIBLE_DEVICES": device, "TPU_VISIBLE_CHIPS": device, "HIP_VISIBLE_DEVICES": device}
+        return number
+    raise UsageError(f"`devices` {devices}: other processes have taken {visible}")
+
+
 def place_of(function: str | Callable[..., Any]) -> str:
     """Return the `module:NAME` of a function; a text is one. Raises UsageError if workers cannot import it."""
     if isinstance(function, str):
@@ -133,7 +161,7 @@ def place_of(function: str | Callable[..., Any]) -> str:
     return place
 
 
-def find_function(given: str, *, version: str = "", batch: int | None = None) -> Function:
+def find_function(given: str, *, version: str = "", batch: int | None = None, devices: int = 0) -> Function:
     """Find a function by its `module:NAME`, or its name in BUILT_IN.
 
     Raises:
@@ -143,7 +171,7 @@ def find_function(given: str, *, version: str = "", batch: int | None = None) ->
     if not CLASS_NAME.fullmatch(place):
         raise UsageError(
             f"`columns`: {quoted(given)}, expected module:NAME, or a table such as captions.parquet"
-            f"{there_are(given, BUILT_IN) if BUILT_IN else ''}"
+            f"{there_are(given, BUILT_IN)}"
         )
     found, digest = _imported(place)
     takes = getattr(found, _TAKES, Columns())
@@ -154,6 +182,7 @@ def find_function(given: str, *, version: str = "", batch: int | None = None) ->
         digest=digest,
         takes=takes,
         folder=str(Path.cwd()),
+        devices=devices,
     )
 
 

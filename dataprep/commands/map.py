@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 import click
 
-from dataprep.arguments import OTHER, READ, WRITE, Functions, Place, command_of, function_of, option, request
+from dataprep.arguments import OTHER, READ, WHERE, WRITE, Functions, Place, command_of, function_of, option, request
 from dataprep.column_functions import Function, find_function, place_of
 from dataprep.commands.build_run import EngineRun, open_engine, people
 from dataprep.commands.progress import BuildProgress, Viewer
@@ -57,6 +57,12 @@ class Map(EngineRun):
     )
     batch_size: int | None = option(
         "Samples of a call; by default as the function says, or 64.", default=None, low=1, group=OTHER
+    )
+    devices: int = option(
+        "Accelerators of this machine: as many processes work, each of which sees one alone.",
+        default=0,
+        low=0,
+        group=WHERE,
     )
     version: str = option(
         "Version of the functions: values of the same version are kept. By default a digest of the module's source.",
@@ -125,14 +131,14 @@ def _planned(asked: Map, url: str, name: str, given: str, progress: BuildProgres
         return work, join
     if asked.on is not None:
         raise UsageError(f"`on` {asked.on}: `columns` {name} is not a table such as captions.parquet")
-    function = find_function(given, version=asked.version, batch=asked.batch_size)
+    function = find_function(given, version=asked.version, batch=asked.batch_size, devices=asked.devices)
     work = plan_column(url, name, function.place, function.version, overwrite=asked.overwrite)
     return work, lambda: _made(asked, work, function, progress)
 
 
 def _made(asked: Map, work: Work, function: Function, progress: BuildProgress) -> Column:
-    url = work.storage.url
-    with open_engine(asked.choice(), COLUMNS.worker_modules, url, url, progress) as engine:
+    url, choice = work.storage.url, replace(asked, workers=asked.devices or asked.workers).choice()
+    with open_engine(choice, COLUMNS.worker_modules, url, url, progress) as engine:
         return map_column(work, function, engine, progress)
 
 

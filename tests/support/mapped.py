@@ -69,6 +69,13 @@ class Numbered:
         return np.full(len(samples), self.calls, np.int32)
 
 
+@Columns(images="none", returns=ColumnType("text"))
+def device(samples: Samples) -> list[str]:
+    """Return the accelerator that the process sees."""
+    time.sleep(0.5)
+    return [os.environ["CUDA_VISIBLE_DEVICES"]] * len(samples)
+
+
 @Columns(images="bytes")
 def raising(samples: Samples) -> list[int]:
     """Raise for the images whose size is a multiple of three."""

@@ -8,7 +8,10 @@ import pytest
 
 import dataprep
 from dataprep.commands.map import command
+from dataprep.dataset.column_files import read_column, read_values
+from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import BuildError, UsageError
+from dataprep.storage import open_storage
 from tests.support import mapped
 from tests.support.builds import digests, invoked, printed, refuses
 from tests.support.finished import build_here
@@ -80,7 +83,7 @@ def test_a_function_that_hangs_is_ended(root):
     [
         (["--column", "x=captions.parquet"], "name with --on the column of the table"),
         (["--column", f"x={FUNCTION}", "--on", "key"], "--column x is not a table such as captions.parquet"),
-        (["--column", "x=nothing"], "--column: 'nothing', expected module:NAME, or a table"),
+        (["--column", "x=phsh"], "such as captions.parquet; did you mean phash? There are phash, sharpness"),
         (["--column", "x=no_such_module:encode"], "no module no_such_module is installed or in"),
         (["--column", f"label={FUNCTION}"], "the name 'label' is taken"),
         (["--column", "x=none.csv", "--on", "key"], "--column: no table none.csv"),
@@ -90,6 +93,20 @@ def test_a_function_that_hangs_is_ended(root):
 )
 def test_wrong_use_is_refused_with_what_to_do(root, words, message):
     assert message in refuses("map", root, *words).stderr
+
+
+def test_each_process_has_a_device_of_its_own(root, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,9")
+    dataprep.map(root, {"device": mapped.device}, devices=2)
+    storage = open_storage(str(root))
+    column = read_column(storage, read_manifest(storage), "device")
+    found = [read_values(storage, column.type, shard)[0] for shard in column.column.splits["train"]]
+    assert {*found} == {"5", "7"}
+
+
+def test_functions_of_pictures_are_known_by_name(root):
+    document = json.loads(invoked(command, root, "--column", "h=phash", "--column", "s=sharpness", "--json").stdout)
+    assert document["types"] == {"h": "uint64", "s": "float32"}
 
 
 def test_a_view_is_refused_with_its_dataset(root):
@@ -123,4 +140,4 @@ def test_inspect_lists_columns(with_column):
 
 
 def test_a_killed_map_is_continued_to_the_same_bytes(root, with_column):
-    kill_maps(random.Random(0), root, column_digests(with_column), kills=3, runs=[("--workers", 2)])
+    kill_maps(random.Random(0), root, column_digests(with_column), kills=2, runs=[("--workers", 2)])
