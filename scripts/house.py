@@ -145,6 +145,12 @@ def modules() -> dict[str, Module]:
     return found
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Walk a module once for all rows: it takes a second for all modules."""
+    return tuple(ast.walk(tree))
+
+
 def room_of(name: str) -> str:
     """The room of `dataprep.builder.pool` is `dataprep.builder`; `loaders.order` is its own."""
     return ".".join(name.split(".")[:2])
@@ -156,7 +162,7 @@ def room_of(name: str) -> str:
 def imported_by(module: Module, known: Iterable[str]) -> set[str]:
     """Return the known modules that a module imports, including imports in functions and for types only."""
     found = set()
-    for node in ast.walk(module.tree):
+    for node in nodes(module.tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -321,7 +327,7 @@ def tests_for(words: re.Pattern[str], *rooms: str) -> list[str]:
 def conditions(tree: ast.AST) -> Iterator[ast.expr]:
     """Yield the conditions of branches and filters, and comparisons elsewhere; each once."""
     seen: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         tested = []
         if isinstance(node, ast.If | ast.IfExp | ast.While | ast.Assert):
             tested = [node.test]
@@ -337,7 +343,7 @@ def conditions(tree: ast.AST) -> Iterator[ast.expr]:
 
 def documented(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Yield the line and text of every docstring, including those of attributes and constants."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             yield node.lineno, node.value.value
 
@@ -368,7 +374,7 @@ def long_signatures() -> list[str]:
     """List functions with too many parameters, except for commands, whose parameters are their options."""
     found = []
     for module in modules().values():
-        for node in ast.walk(module.tree):
+        for node in nodes(module.tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not _is_command(node):
                 names = [each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 count = len([name for name in names if name not in ("self", "cls")])
@@ -402,7 +408,7 @@ def untyped_documents() -> list[str]:
 
 def untyped(tree: ast.AST, names: set[str]) -> Iterator[int]:
     """Yield the lines on which a document has no type: `dict[str, Any]`, or one of its names."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         is_name = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id in names
         if is_name or (isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]"):
             yield node.lineno
@@ -435,7 +441,7 @@ def _assigned(tree: ast.Module) -> Iterator[tuple[str, str]]:
 def names_for_any_object(module: Module, aliases: Iterable[tuple[str, str]]) -> set[str]:
     """Return the names for `dict[str, Any]` that a module defines or imports."""
     names = {name for where, name in aliases if where == module.name}
-    for node in ast.walk(module.tree):
+    for node in nodes(module.tree):
         if isinstance(node, ast.ImportFrom):
             names |= {each.asname or each.name for each in node.names if (node.module, each.name) in set(aliases)}
     return names
@@ -464,7 +470,7 @@ def unquoted(tree: ast.AST, name: str = "dataprep") -> Iterator[tuple[int, str]]
     command are looked for in dataprep alone: elsewhere they repeat what the user has given.
     """
     parts: set[ast.AST] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.JoinedStr):
             parts.update(node.values)
             yield from _unquoted_in(node, has_options=name.startswith("dataprep"))

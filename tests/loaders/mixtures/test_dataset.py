@@ -101,6 +101,12 @@ def test_classes_of_one_name_are_joined(mixed):
     assert (classes, [origin.labels for origin in origins]) == ((), [None, None, None])
 
 
+@pytest.mark.parametrize("source", [("a",), ("a", 1, "val", 2), (1, 2), "ab", 7])
+def test_a_source_of_another_form_is_refused(source):
+    with pytest.raises(UsageError, match=r"dataset 1 of the mixture must be \(url, weight\), "):
+        mixture([("a", 1), source])
+
+
 DATASETS = [{"url": "imagenet", "weight": 3}, {"url": "gs://other/coco", "weight": 0.5, "split": "val"}]
 
 
