@@ -10,9 +10,11 @@ import pytest
 
 from dataprep.cli import exit_code_of
 from dataprep.errors import UsageError
+from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.training import TINY_VIT, flags_of
 from train import finetune_mae, pretrain_mae, train_resnet, train_vit
 
+pytestmark = pytest.mark.usefixtures("forked_transforms")
 TRANSFORMER = {"input_size": 32, "effective_batch_size": 8, "warmup_epochs": 0, "num_workers": 0}
 ENTRIES = {
     "pretrain-mae": (pretrain_mae.command, {"model": "mae_vit_micro_patch8", **TRANSFORMER, "num_workers": 1}),
