@@ -370,6 +370,7 @@ FIELDS = {
     "tfds.val": "val_name",
     "converted.fields": "field",
     "converted.all_fields": "field",
+    "converted.columns": "column",
     "converted.defaults": "default",
     "columns": "column",
     "rows.duplicates.exact": "exact_duplicates",
