@@ -15,6 +15,7 @@ metadata    dataset_info.json, features.json or label.labels.txt contradicts the
 link        a link of a physically repeated image folder is missing or leads elsewhere
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
 view        a view of this revision cannot be read, or its rows contradict its counts
+column      a file of a column is missing, or is not the one that the column lists
 unread      the disk or bucket could not be read: neither right nor wrong is proved
 leftover    files of a build or retry still exist: a warning, the dataset is complete
 labels      readers of an image folder number its classes differently: a warning
