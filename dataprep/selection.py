@@ -592,7 +592,7 @@ class Columns:
         """Raise UsageError if no sample that was read has a field of one of the names."""
         known = (*_COLUMNS, *self._manifest.features, *column_names(self._index))
         for name in sorted(self._unseen):
-            raise UsageError(f"`where`: no column {quoted(name)}{there_are(name, known)}")
+            raise UsageError(f"`where` or `dedup`: no column {quoted(name)}{there_are(name, known)}")
 
     def table(self, split: SplitManifest, number: int, rows: pa.Table) -> pa.Table:
         """Return the columns of a shard's samples, from their rows of the index."""
