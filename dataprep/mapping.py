@@ -49,7 +49,6 @@ from dataprep.formats import pictures
 from dataprep.host.heartbeat import beat
 from dataprep.host.versions import codec_versions
 from dataprep.messages import counted, quoted, shown, there_are
-from dataprep.selection import Engine as Database
 from dataprep.sources.custom import calling
 from dataprep.sources.existing import Existing, SplitReader, stored_fields
 from dataprep.storage import Storage, open_originals, open_storage
@@ -59,6 +58,7 @@ from dataprep.storage.parquet import open_parquet
 
 if TYPE_CHECKING:
     from dataprep.fetched.retry import RetryProgress
+    from dataprep.selection import Engine as Database
 
 MAX_PLAN_BYTES = 1 << 20
 TABLES = (".parquet", ".csv")
@@ -595,6 +595,8 @@ def join_column(work: Work, url: str, on: str, *, progress: Callable[[int], None
     """
     if not work.wanted:
         return _finish(work, work.kind, {})
+    from dataprep.selection import Engine as Database  # here, so that workers need no DuckDB
+
     with tempfile.TemporaryDirectory(prefix="dataprep-map-") as folder:
         database = Database(folder)
         kind = _insert_table(database, url, on, work.name)

@@ -59,6 +59,14 @@ STEPS = (
         "A part of it as a view, which loaders and commands open by its `url`.",
         "dataprep select small --name wide --where 'width > height' --json",
     ),
+    Step(
+        "A column: a value for each sample, which loaders deliver as a field.",
+        "dataprep map small --column sharpness=sharpness --json",
+    ),
+    Step(
+        "Samples that must vanish from storage; here one that is not there.",
+        "echo train2017/nobody > gone.txt && dataprep remove small --keys gone.txt --allow-missing --json",
+    ),
     Step("The same as class folders.", "dataprep convert small --output folder --format imagefolder --json"),
     Step(
         "Data of another tool, made readable without a copy; here class folders of pictures.",

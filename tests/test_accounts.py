@@ -30,6 +30,8 @@ ON_DISK = (
     "convert shards --output small --format imagefolder --resize 64",
     "card small --dry-run",
     "select small --name half --sample 0.5",
+    "map small --column sharpness=sharpness",
+    "remove small --keys small/README.md --allow-missing --dry-run",
     "replicate small --to copy",
     "adopt small/train --index index",
     "bench shards --batch-size 16 --image-size 64 --rounds 1 --batches 2",

@@ -53,7 +53,7 @@ def dataset(request, tmp_path_factory):
     for fmt, root in roots.items():
         manifest = build_warm(request.param, originals, root, fmt, "--num-shards", 4, "--split", "train")
         select(root, name="half", sample=0.5)
-        map(root, {"sharpness": "dataprep.image_functions:sharpness"}, workers=1)
+        map(root, {"sharpness": "sharpness"}, workers=1)
     expected = sorted(in_imagenet(originals) if request.param == "imagenet" else in_coco(originals))
     return expected, manifest["classes"], roots
 
