@@ -356,10 +356,16 @@ def plan_column(url: str, name: str, function: str, version: str, *, overwrite: 
         places = ((index, opened.find(split.name, number)) for index, (split, number) in enumerate(_shards(manifest)))
         kept = {index: entry for index, entry in places if entry is not None}
     return Work(
-        storage=storage, manifest=manifest, name=name, function=function, version=version, kept=kept,
-        kind=found[0].type if found is not None and kept else None, before=None if found is None else found[1],
+        storage=storage,
+        manifest=manifest,
+        name=name,
+        function=function,
+        version=version,
+        kept=kept,
+        kind=found[0].type if found is not None and kept else None,
+        before=None if found is None else found[1],
         overwrite=overwrite,
-    )  # fmt: skip
+    )
 
 
 def map_column(work: Work, function: Function, engine: Engine, progress: RetryProgress) -> Column:
@@ -381,10 +387,16 @@ def map_column(work: Work, function: Function, engine: Engine, progress: RetryPr
         return column
     _check_fields(storage, manifest, takes.fields)
     plan = ColumnPlan(
-        id=uuid.uuid4().hex, column=work.name, plan_hash=manifest.plan_hash, revision=manifest.revision,
-        function=function.place, function_version=function.version, takes=takes, codecs=codec_versions(),
+        id=uuid.uuid4().hex,
+        column=work.name,
+        plan_hash=manifest.plan_hash,
+        revision=manifest.revision,
+        function=function.place,
+        function_version=function.version,
+        takes=takes,
+        codecs=codec_versions(),
         before=_digest(work.before),
-    )  # fmt: skip
+    )
     claimed = _claimed(storage, plan, overwrite=work.overwrite, log=progress.log)
     if (now := files.find_column(storage, work.name)) is not None and now[1] != work.before:
         if claimed == plan:  # begun after another run had finished
@@ -395,10 +407,16 @@ def map_column(work: Work, function: Function, engine: Engine, progress: RetryPr
     plan = claimed
     named = check_named(storage, manifest)
     job = ColumnJob(
-        storage.url, open_data(storage, manifest, named=named).url, plan.root, "columns", work.name,
-        manifest.revision, replace(function, takes=takes), tuple(plan.codecs.items()),
+        storage.url,
+        open_data(storage, manifest, named=named).url,
+        plan.root,
+        "columns",
+        work.name,
+        manifest.revision,
+        replace(function, takes=takes),
+        tuple(plan.codecs.items()),
         links=links_of(manifest, named=named),
-    )  # fmt: skip
+    )
     storage.staged(plan.root, partial(_refuse_overtaken, storage, work.name, plan.root)).remove_stale_spools()
     done = finished_shards(storage, plan.root)
     progress.shards(work.samples, done | (set(range(len(work.samples))) - set(wanted)))
@@ -542,9 +560,14 @@ def _finish(work: Work, kind: ColumnType | None, made: Mapping[int, ColumnShard]
             raise FormatError(f"{storage.url}: a receipt of {quoted(entry.file)} is of another shard; {_ADVICE} {MAP}/")
         entries[split.name].append(entry)
     column = Column(
-        version=files.COLUMN_VERSION, name=work.name, plan_hash=work.manifest.plan_hash, function=work.function,
-        function_version=work.version, type=kind, splits={name: tuple(each) for name, each in entries.items()},
-    )  # fmt: skip
+        version=files.COLUMN_VERSION,
+        name=work.name,
+        plan_hash=work.manifest.plan_hash,
+        function=work.function,
+        function_version=work.version,
+        type=kind,
+        splits={name: tuple(each) for name, each in entries.items()},
+    )
     for split_name, entry in _files(column):
         if fault := files.entry_fault(column, split_name, entry):
             raise FormatError(

@@ -2,10 +2,11 @@
 
     originals ─▶ references ─▶ plan ─▶ shards + receipts ─▶ index ─▶ manifest
 
-`driver.py` calls the steps of a recipe (`recipe.py`; `archives.py` is the recipe for images): `enumeration.py` lists
-the originals, `plan.py` and `references.py` hold the plan, `output.py` looks at the output and claims it, `pool.py`
-gives shards to workers, `shard.py` builds a shard with `images.py` and writes a receipt (`receipts.py`), `merge.py`
-makes index and manifest from the receipts, and `cards.py` describes the result. `finished.py` reads a finished dataset.
+`driver.py` calls the steps of a recipe (`recipe.py`; `archives.py` is the recipe for images, and `growth.py` adds to a
+finished dataset with it): `enumeration.py` lists the originals, `plan.py` and `references.py` hold the plan,
+`output.py` looks at the output and claims it, `pool.py` gives shards to workers, `shard.py` builds a shard with
+`images.py` and writes a receipt (`receipts.py`), `merge.py` makes index and manifest from the receipts, and `cards.py`
+describes the result. `finished.py` reads a finished dataset, and publishes its revisions.
 
 **Same bytes.** A shard's bytes depend only on the originals, the options, the seed and the versions of the codecs: not
 on workers, engine, retries, interruptions, clock, host, nor on disk or bucket. Four rules ensure this:

@@ -7,9 +7,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,18 +16,13 @@ from itertools import pairwise
 
 from dataprep.arrays import NDArray, np, pa
 from dataprep.builder import merge, references, shard
-from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.enumeration import Enumerator, Keeping
 from dataprep.builder.finished import (
     current_metadata,
-    dataset_names,
     dataset_of,
     metadata_of,
-    next_number,
     planned_metadata,
-    publish_revision,
     readable_manifest,
-    replace_index,
     tfds_names,
 )
 from dataprep.builder.output import Claim, OpenBuild
@@ -39,40 +32,30 @@ from dataprep.builder.plan import (
     Plan,
     PlannedSplit,
     Progress,
-    other_versions,
     physical_key,
     planned_codecs,
 )
-from dataprep.builder.receipts import read_receipts
 from dataprep.builder.recipe import PAGE_OBJECTS, BuildJob, Planned, Recipe, Traffic
 from dataprep.builder.references import PLAN_WINDOW_BYTES
 from dataprep.builder.shard import WRITES_BETWEEN_CHECKS
 from dataprep.dataset import records
 from dataprep.dataset.adopted import LINKS
-from dataprep.dataset.columns import numbers_or_zero, strings, to_numpy
-from dataprep.dataset.documents import differences
+from dataprep.dataset.columns import strings, to_numpy
 from dataprep.dataset.features import FILE_NAME, Feature, places_in_images
-from dataprep.dataset.hashes import name_hashes, position_of
 from dataprep.dataset.index import (
     ANNOTATIONS,
     PublishingRows,
-    events_schema,
-    events_table,
-    open_index,
-    publish_row_groups,
-    read_events,
-    revised_name,
 )
-from dataprep.dataset.manifest import bytes_entry, source_entry, source_faults
+from dataprep.dataset.manifest import bytes_entry, source_faults
 from dataprep.dataset.paths import named, readable
 from dataprep.dataset.randomness import philox_words
-from dataprep.dataset.revisions import first_shards, removed_keys
+from dataprep.dataset.revisions import first_shards
 from dataprep.dataset.spill import SpilledReferences, SpilledTable, enumeration_sha256, in_order_of_words, spilled
 from dataprep.dataset.views import address, read_view
-from dataprep.errors import BuildError, DataprepError, FormatError, SourceError, UsageError
+from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
-from dataprep.messages import counted, printable, quoted
+from dataprep.messages import quoted
 from dataprep.sources import configured
 from dataprep.sources.archives import BLOCK_BYTES
 from dataprep.sources.base import CONVERTED, Conversion, Dataset
@@ -233,21 +216,19 @@ def _with_file_names(rows: pa.Table, suffix: str) -> pa.Table:
     return rows.set_column(position, rows.schema.field(position), pa.array(texts, pa.large_string()))
 
 
-_SHOWN = 5
-"""New classes that a message names."""
 _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 
 
 class ArchiveRecipe(Recipe):
     """Builds datasets from images in archives and folders."""
 
-    worker_modules = ("dataprep.builder.archives", "numpy", "pyarrow.parquet", "simplejpeg")
+    worker_modules: tuple[str, ...] = ("dataprep.builder.archives", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verification.shard:check_archive_shard"
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
         """List the originals of every split, permute them, and divide them into shards."""
         keeping = Keeping(open_storage(request.output_url) if keep else None, is_empty=is_empty)
-        return _stored(*self.plan_orders(request, progress, keeping), keeping)
+        return storable(*self.plan_orders(request, progress, keeping), keeping)
 
     def plan_references(self, request: BuildRequest, progress: Progress) -> tuple[Plan, Iterator[pa.Table]]:
         """Return the plan, and the references of each of its shards; nothing is stored."""
@@ -263,8 +244,8 @@ class ArchiveRecipe(Recipe):
             keeping: Stores the lists of originals, and returns lists that an earlier run stored.
         """
         dataset, options, found = self._enumerated(request, progress, keeping)
-        pairs = [_ordered(dataset, name, each, options) for name, each in found.items()]
-        return _plan(options, found, [split for split, _ in pairs]), [order for _, order in pairs]
+        pairs = [ordered(dataset, name, each, options) for name, each in found.items()]
+        return plan_of(options, found, [split for split, _ in pairs]), [order for _, order in pairs]
 
     def _enumerated(
         self, request: BuildRequest, progress: Progress, keeping: Keeping
@@ -293,121 +274,6 @@ class ArchiveRecipe(Recipe):
                 _refuse_shared_files(refs, classes, name, options)
         enumerate_split.note()
         return enumerate_split.dataset, options, found
-
-    def plan_growth(
-        self, request: BuildRequest, progress: Progress, manifest: records.Manifest, data: bytes, *, keep: bool
-    ) -> Planned | None:
-        """List all originals, and plan shards of those whose keys the dataset does not have."""
-        storage = open_storage(request.output_url)
-        keeping = Keeping(storage if keep else None)
-        dataset, options, found = self._enumerated(request, progress, keeping)
-        plan = _plan(options, found, [])
-        _refuse_other_options(storage, plan, manifest)
-        splits, orders = [], []
-        for before in manifest.splits:
-            listed = found[before.name]
-            refs = spilled(listed.refs)
-            if plan.classes != manifest.classes:
-                refs = refs.relabelled([manifest.classes.index(name) for name in plan.classes])
-            new, removed = _new_references(storage, manifest, before, refs, options)
-            if removed:
-                progress.log(f"{before.name}: left out {counted(removed, 'image')} that dataprep remove took out")
-            if not len(new):
-                continue
-            # As large as the shards that there are: `num_shards` and the default are of the first build.
-            sized = replace(options, num_shards=None, shard_bytes=max(1, before.num_bytes // len(before.shards)))
-            split, order = _ordered(dataset, before.name, replace(listed, refs=new), sized)
-            first = next_number(manifest, before, len(split.shard_samples))
-            splits.append(
-                replace(
-                    split,
-                    first_shard=len(before.shards),
-                    first_number=first,
-                    built_shards=first_shards(manifest, before.name, len(before.shards)),
-                    enumeration_sha256=enumeration_sha256(listed.refs),
-                )
-            )
-            orders.append(order)
-        if not splits:
-            return None
-        grows = hashlib.sha256(data).hexdigest()
-        plan = replace(plan, splits=tuple(splits), classes=manifest.classes, grows=grows)
-        return _stored(plan, orders, keeping)
-
-    def grow(
-        self,
-        build: OpenBuild,
-        request: BuildRequest,
-        manifest: records.Manifest,
-        data: bytes,
-        log: Callable[[str], None],
-    ) -> records.Manifest:
-        """Put images in place, add to index, events and annotations, and publish the next revision."""
-        build.check()
-        storage, plan, revision = build.storage, build.plan, manifest.revision + 1
-        whole = open_storage(storage.url)
-        before = {split.name: split for split in manifest.splits}
-        events = {split.name: revised_name(before[split.name].events["file"], revision) for split in plan.splits}
-        published = merge.Published(build, [*dataset_names(whole, manifest), *events.values()])
-        noticed, same = merge.BuildNotes(build), shard.SameOriginals(self._source(request), plan)
-        splits, changes, first_index = dict(before), list(manifest.changes), 0
-
-        def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
-            published.expect(receipt.index, shard.files_of(build, receipt, rows))
-            noticed.add(receipt, rows)
-            same.check(references.references_of(build, receipt.index))
-
-        merged: dict[str, merge.Merged] = {}
-        for planned in plan.splits:
-            found = merged[planned.name] = merge.Merged(
-                build, planned, first_index, check=partial(_check_kept, build), seen=seen
-            )
-            deque(found.rows(), maxlen=0)
-            first_index += len(planned.shard_samples)
-        added = [each.split(before[name].index, before[name].events) for name, each in merged.items()]
-        if any(merge.rejects_too_many(split, request.max_reject_ratio) for split in added):
-            raise BuildError(
-                f"{storage.url}: more new images than `max_reject_ratio` {request.max_reject_ratio:g} allows were "
-                f"rejected: {'; '.join(noticed.lines())}. Correct the originals, or run the same command with a higher "
-                "ratio: the shards are done"
-            )
-        shard.place_images(build)
-        published.check()
-        first_index = 0
-        for planned, more in zip(plan.splits, added, strict=True):
-            old, new = before[planned.name], merged[planned.name]
-            shards = range(first_index, first_index + len(planned.shard_samples))
-            rows = (found[1] for found in read_receipts(storage, shards, build.root) if found is not None)
-            index, entry = replace_index(whole, old, rows, len(shards)), old.events
-            if new.events:
-                table = events_table([*read_events(storage, old.events["file"]), *new.events])
-                entry = publish_row_groups(storage, events[planned.name], iter([table]), events_schema())
-            splits[planned.name] = replace(merge.grown_split(old, more), index=index, events=entry)
-            changes.append(records.Change(revision, planned.name, "added", len(old.shards), old.samples))
-            first_index = shards.stop
-        digests = {entry["file"]: entry["sha256"] for entry in manifest.files}
-        grown = [splits[planned.name] for planned in plan.splits]
-        files = {entry["file"]: entry for entry in manifest.files}
-        files |= {entry["file"]: entry for entry in shard.publish_annotations(build, grown, digests)}
-        sources = [entry for entry in manifest.sources if entry["split"] not in merged]
-        sources += [
-            source_entry(split.name, source, split.enumeration_sha256)
-            for split in plan.splits
-            for source in split.sources
-        ]
-        wanted = replace(
-            manifest,
-            splits=tuple(splits.values()),
-            sources=tuple(sorted(sources, key=lambda entry: list(splits).index(entry["split"]))),
-            files=tuple(files.values()),
-            changes=tuple(changes),
-        )
-        cards = own_cards(whole, manifest)
-        made = publish_revision(whole, manifest, data, wanted)
-        replace_cards(whole, made, cards)
-        for line in noticed.lines():
-            log(line)
-        return made
 
     def _dataset(self, request: BuildRequest) -> Dataset:
         return _configured(request.options)
@@ -525,16 +391,13 @@ class ArchiveRecipe(Recipe):
             yield f"checked {quoted(manifest.checked)}, expected decode, header or none"
 
 
-ARCHIVES = ArchiveRecipe()
-
-
 def _configured(options: BuildOptions) -> Dataset:
     return configured(
         options.dataset, fake_images=options.fake_images, own=options.own, annotations=options.annotations
     )
 
 
-def _plan(options: BuildOptions, found: Mapping[str, records.Enumeration], splits: Sequence[PlannedSplit]) -> Plan:
+def plan_of(options: BuildOptions, found: Mapping[str, records.Enumeration], splits: Sequence[PlannedSplit]) -> Plan:
     last = found[options.splits[-1]]
     features = {**last.features, FILE_NAME: Feature("text")} if options.tfds.name else last.features
     return Plan(
@@ -546,7 +409,7 @@ def _plan(options: BuildOptions, found: Mapping[str, records.Enumeration], split
     )
 
 
-def _stored(plan: Plan, orders: Sequence[OrderedSplit], keeping: Keeping) -> Planned:
+def storable(plan: Plan, orders: Sequence[OrderedSplit], keeping: Keeping) -> Planned:
     """Return a plan with the functions that store its references."""
     tables, again = _tables(plan, orders), _tables(plan, orders)
     schema = references.refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
@@ -557,79 +420,12 @@ def _stored(plan: Plan, orders: Sequence[OrderedSplit], keeping: Keeping) -> Pla
     return Planned(plan, store, repair, keeping.wait, partial(references.are_stored, again, schema))
 
 
-def _refuse_other_options(storage: Storage, plan: Plan, manifest: records.Manifest) -> None:
-    """Raise UsageError if a dataset was built with other options or versions than a plan, or without one of its classes
-    or features."""
-    versions = other_versions(manifest.codecs, plan.codecs)
-    new = sorted(set(plan.classes) - set(manifest.classes))
-    if options := differences(plan.options.document(), manifest.options):
-        fault = f"the dataset was built with other options: {'; '.join(options)}; give those"
-    elif versions:
-        fault = f"the dataset was {versions}, and other versions write other bytes; install those"
-    elif new or bool(plan.classes) != bool(manifest.classes):
-        names = f"{counted(len(new), 'new class')} ({', '.join(map(printable, new[:_SHOWN]))})"
-        fault = (
-            f"{names if new else 'the originals have no classes'}, and the labels of the samples that are there would "
-            "be others; build all of it as another dataset"
-        )
-    elif plan.features != manifest.features:
-        fault = "the originals have other features than the samples that are there; build all of it as another dataset"
-    else:
-        return
-    raise UsageError(f"{storage.url}: `append`: {fault}")
-
-
-def _new_references(
-    storage: Storage,
-    manifest: records.Manifest,
-    split: records.SplitManifest,
-    refs: SpilledReferences,
-    options: BuildOptions,
-) -> tuple[SpilledReferences, int]:
-    """Return the references whose keys a split does not have, and how many of the others it has had before.
-
-    Raises:
-        SourceError: An original has another size or checksum than the sample of its key.
-    """
-    is_copied = options.images.short_side is None and not options.images.apply_exif
-    is_copied &= options.images.jpeg == "untouched"
-    events = {event.key.lower() for event in read_events(storage, split.events["file"])}
-    hashes, sizes, sums = [name_hashes(events)], [np.full(len(events), -1)], [np.zeros(len(events), np.int64)]
-    index = open_index(storage, split, compare=True)
-    for number in range(len(split.shards)):  # an interrupted growth may have added rows to the index
-        batch = index.read_group(number, ["key", "image_bytes", "image_crc32c"])
-        keys = [key.lower() for key in batch.column("key").to_pylist()]
-        hashes.append(name_hashes(keys))
-        known = np.array([is_copied and key not in events for key in keys], np.bool_)
-        sizes.append(np.where(known, to_numpy(batch.column("image_bytes")), -1))
-        sums.append(numbers_or_zero(batch.column("image_crc32c"), np.int64))
-    order = np.argsort(np.concatenate(hashes), kind="stable")
-    found, num_bytes, crc32c = (np.concatenate(each)[order] for each in (hashes, sizes, sums))
-    has_passes = FORMATS[options.format].passes_written(split.repeats["stored"]) > 1
-    removed, left_out, new = removed_keys(storage, manifest, split.name), 0, SpilledReferences()
-    for ref in refs:
-        key = physical_key(ref.key, 0) if has_passes else ref.key
-        at = position_of(found, key.lower())
-        if at is None:
-            if removed and hashlib.sha256(key.encode()).digest() in removed:
-                left_out += 1
-            else:
-                new.add(ref)
-        elif num_bytes[at] >= 0 and (ref.num_bytes, ref.crc32c or crc32c[at]) != (num_bytes[at], crc32c[at]):
-            raise SourceError(
-                f"{ref.source}: {named(ref.key)} has {ref.num_bytes:,} bytes, and the sample of this key "
-                f"{num_bytes[at]:,}, or another checksum: `append` adds samples and changes none; give the image "
-                "another name, or build all of it as another dataset"
-            )
-    return new, left_out
-
-
 def _tables(plan: Plan, orders: Iterable[OrderedSplit]) -> Iterator[pa.Table]:
     checked = _is_checked(plan)
     return (table for order in orders for table in order.shards(checked=checked))
 
 
-def _ordered(
+def ordered(
     dataset: Dataset, name: str, found: records.Enumeration, options: BuildOptions
 ) -> tuple[PlannedSplit, OrderedSplit]:
     stored = dataset.repeats(name) if options.repeat == "physical" else 1
@@ -662,7 +458,7 @@ def _merged(build: OpenBuild, seen: merge.Seen, publishing: PublishingRows) -> l
     """Merge the receipts of all splits. Raises OvertakenError if another build owns the output now."""
     if build.storage.is_local:
         build.check()
-        return _splits(build, partial(_check_kept, build), seen, publishing)
+        return _splits(build, partial(check_kept, build), seen, publishing)
     with ThreadPoolExecutor(2) as threads:  # while the receipts are read
         is_ours = threads.submit(build.check)
         opened = threads.submit(references.open_references, build)
@@ -670,7 +466,7 @@ def _merged(build: OpenBuild, seen: merge.Seen, publishing: PublishingRows) -> l
         def check(index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
             is_ours.result()
             opened.result()
-            return _check_kept(build, index, receipt, rows)
+            return check_kept(build, index, receipt, rows)
 
         try:
             return _splits(build, check, seen, publishing)
@@ -690,7 +486,7 @@ def _splits(
     return splits
 
 
-def _check_kept(build: OpenBuild, index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
+def check_kept(build: OpenBuild, index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
     """Count the samples of a receipt, and compare its accepted samples with the planned ones, in order."""
     rejected = {event.key for event in receipt.events if event.kind == "rejected"}
     planned = references.references_of(build, index)
@@ -774,11 +570,6 @@ class ConversionRecipe(ArchiveRecipe):
         known = vars(CONVERTED) | {"facts": facts, "identity": json.dumps([wanted.document(), digests])}
         dataset = sources.ExistingDataset(**known, existing=existing, wanted=wanted)
         return dataset if options.own is None else dataset.described_by(options.own)
-
-    def plan_growth(
-        self, request: BuildRequest, progress: Progress, manifest: records.Manifest, data: bytes, *, keep: bool
-    ) -> Planned | None:
-        return Recipe.plan_growth(self, request, progress, manifest, data, keep=keep)
 
     def plan_orders(
         self, request: BuildRequest, progress: Progress, keeping: Keeping

@@ -265,7 +265,7 @@ def _grow(request: BuildRequest, engine: Engine, progress: Progress) -> BuildRes
         outputs.withdraw_growth(storage, owner, manifest, is_published=is_published)
         owner = None
     if owner is None:
-        _remove_old_events(storage, manifest)
+        _remove_old_index(storage, manifest)
     if planned is None:
         outputs.tidy_up(storage, None, manifest.plan_hash)  # of a growth that was killed at its end
         return BuildResult(manifest, 0, assembled=False)
@@ -288,11 +288,11 @@ def _grow(request: BuildRequest, engine: Engine, progress: Progress) -> BuildRes
             raise
         made, built = found, 0
     outputs.tidy_up(storage, claim, manifest.plan_hash)
-    _remove_old_events(storage, made)
+    _remove_old_index(storage, made)
     return BuildResult(made, built, assembled=True)
 
 
-def _remove_old_events(storage: Storage, manifest: Manifest) -> None:
+def _remove_old_index(storage: Storage, manifest: Manifest) -> None:
     """Remove files of the index that only an earlier revision lists."""
     listed = listed_names(manifest)
     for info in list(storage.list("index/")):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from msgspec import Meta
 
@@ -398,14 +398,18 @@ class ChangePlan:
         return f"{CHANGE}/{self.id}"
 
 
-def read_change(storage: Storage) -> ChangePlan | None:
-    """Read the plan of an interrupted or running change; None if there is none. Raises FormatError."""
+C = TypeVar("C", bound=ChangePlan)
+
+
+def read_change(storage: Storage, kind: type[C]) -> C | None:
+    """Read the plan of an interrupted or running change; None if there is none. Raises FormatError.
+
+    Args:
+        kind: Class of the plan: that of one command, or `ChangePlan` for what all of them have.
+    """
     data = read_bounded(storage, CHANGE_JSON, MAX_PLAN_BYTES, advice=CHANGE_ADVICE)
-    if data is None:
-        return None
-    return decode(
-        data, ChangePlan, where=f"{storage.url_of(CHANGE_JSON)}: not a plan of a change", advice=CHANGE_ADVICE
-    )
+    where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a change"
+    return None if data is None else decode(data, kind, where=where, advice=CHANGE_ADVICE)
 
 
 def change_names(manifest: Manifest, plan: ChangePlan | None) -> set[str]:
@@ -424,7 +428,7 @@ def change_names(manifest: Manifest, plan: ChangePlan | None) -> set[str]:
 
 def refuse_other_change(storage: Storage, kind: str) -> None:
     """Raise UsageError if another command's change of the dataset is not finished."""
-    plan = read_change(storage)
+    plan = read_change(storage, ChangePlan)
     if plan is not None and plan.kind != kind:
         raise UsageError(f"{storage.url}: dataprep {plan.kind} is not finished there; run it again first")
 
@@ -432,7 +436,7 @@ def refuse_other_change(storage: Storage, kind: str) -> None:
 def refuse_overtaken_change(storage: Storage, root: str) -> None:
     """Raise ConflictError if a change's plan is gone: the dataset was overwritten, or another process finished it."""
     try:
-        current = read_change(storage)
+        current = read_change(storage, ChangePlan)
     except FormatError:
         current = None
     if current is None or current.root != root:
@@ -477,7 +481,7 @@ def end_change(storage: Storage, root: str, names: Iterable[str]) -> None:
     The plan is removed after the files that it names, so that the same command continues an interrupted removal. If the
     stored plan is another change's, nothing is removed.
     """
-    current = read_change(storage)
+    current = read_change(storage, ChangePlan)
     if current is not None:
         if current.root != root:
             return

@@ -49,6 +49,7 @@ from dataprep import __version__
 from dataprep.builder import plan as plans
 from dataprep.builder.cards import CODECS_LINE, PLAN_LINE, own_cards, read_card
 from dataprep.builder.finished import (
+    ChangePlan,
     change_names,
     dataset_names,
     layout_faults,
@@ -455,7 +456,7 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
         names.update(dataset_names(storage, found.manifest))
         if found.pointers[-1] is not None:
             names.update(recipe_of(built_as(found.manifest)).added_files(storage, found.manifest))
-            names.update(change_names(found.manifest, read_change(storage)))
+            names.update(change_names(found.manifest, read_change(storage, ChangePlan)))
         names.update(own_cards(storage, found.manifest))
     if found.claim is not None:
         names.update(planned_names(storage, found.claim))

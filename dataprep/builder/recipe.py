@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dataprep.storage import Storage
 
 RECIPES: Mapping[str, str] = {
-    "archives": "dataprep.builder.archives:ARCHIVES",
+    "archives": "dataprep.builder.growth:ARCHIVES",
     "columns": "dataprep.mapping:COLUMNS",
     "converted": "dataprep.builder.archives:CONVERSIONS",
     "web": "dataprep.fetched.recipe:WEB",
@@ -164,16 +164,14 @@ class Recipe(ShardMaker):
             SourceError: An original differs from the sample of its key.
             UsageError: The options are not those of the dataset, there is a new class, or these datasets do not grow.
         """
-        raise UsageError(
-            f"`append`: {request.options.name} cannot grow; build what is new as a dataset of its own, and mix them "
-            "with loaders.mixture"
-        )
+        raise _cannot_grow(request)
 
     def grow(
         self, build: OpenBuild, request: BuildRequest, manifest: Manifest, data: bytes, log: Callable[[str], None]
     ) -> Manifest:
-        """Publish the revision of a dataset with the planned shards after its own; see `plan_growth`."""
-        raise NotImplementedError
+        """Publish the revision of a dataset with the planned shards after its own. Raises UsageError as `plan_growth`
+        does."""
+        raise _cannot_grow(request)
 
     # Requests to buckets, and names of the files
 
@@ -230,6 +228,13 @@ class Recipe(ShardMaker):
         """Yield a line for each option that contradicts the rest of the manifest; by default none, because values that
         are recorded twice are compared for every recipe. Expects no shape faults."""
         return iter(())
+
+
+def _cannot_grow(request: BuildRequest) -> UsageError:
+    return UsageError(
+        f"`append`: {request.options.name} cannot grow; build what is new as a dataset of its own, and mix them with "
+        "loaders.mixture"
+    )
 
 
 def recipe_of(dataset: str) -> Recipe:

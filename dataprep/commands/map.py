@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import click
 
@@ -89,12 +89,18 @@ class Mapped:
     url: str
     made: dict[str, int]
     """Samples whose values this run made, or would make, by column."""
+    existed: dict[str, int]
+    """Samples whose values were there before, by column."""
     types: dict[str, str]
-    """Type of the values by column, such as `float16 (4, 32, 32)`; empty if a dry run does not know it."""
-    text: str = field(default="", repr=False)
+    """Type of the values by column, such as `float16 (4, 32, 32)`; empty after a dry run, which makes none."""
 
     def __str__(self) -> str:
-        return self.text
+        lines = []
+        for name, count in self.made.items():
+            would = f"were made: {self.types[name]}" if self.types[name] else "would be made"
+            kept = f"; {self.existed[name]:,} existed" if self.existed[name] else ""
+            lines.append(f"{name}: values of {counted(count, 'sample')} {would}{kept}")
+        return "\n".join(lines)
 
 
 def _mapped(asked: Map, viewer: Viewer) -> Mapped:
@@ -102,17 +108,14 @@ def _mapped(asked: Map, viewer: Viewer) -> Mapped:
     if view:
         raise UsageError(f"{asked.url}: columns are of the whole dataset; make it of {url}, and views have it, too")
     asked.choice()  # refuses what no engine can do
-    made, types, lines = dict[str, int](), dict[str, str](), list[str]()
+    made, existed, types = dict[str, int](), dict[str, int](), dict[str, str]()
     with BuildProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
         for name, given in asked.columns.items():
             work, make = _planned(asked, url, name, str(given), progress)
             column = None if asked.dry_run else make()
-            made[name], types[name] = work.wanted_samples, "" if column is None else str(column.type)
-            samples = counted(work.wanted_samples, "sample")
-            kept = sum(work.samples) - work.wanted_samples
-            would = "would be made" if asked.dry_run else f"were made: {types[name]}"
-            lines.append(f"{name}: values of {samples} {would}" + (f"; {kept:,} existed" if kept else ""))
-    return Mapped(url, made, types, "\n".join(lines))
+            made[name], existed[name] = work.wanted_samples, sum(work.samples) - work.wanted_samples
+            types[name] = "" if column is None else str(column.type)
+    return Mapped(url, made, existed, types)
 
 
 def _planned(asked: Map, url: str, name: str, given: str, progress: BuildProgress) -> tuple[Work, Callable[[], Column]]:
@@ -144,12 +147,8 @@ def _made(asked: Map, work: Work, function: Function, progress: BuildProgress) -
 
 def _print(asked: Map, *, as_json: bool) -> None:
     found = _mapped(asked, people(asked, quiet=as_json))
-    if as_json:
-        document = asdict(found)
-        del document["text"]
-        click.echo(json.dumps(document))
-    else:
-        click.echo(f"{found.text}{' (dry run: nothing was written)' if asked.dry_run else ''}")
+    nothing = " (dry run: nothing was written)" if asked.dry_run else ""
+    click.echo(json.dumps(asdict(found)) if as_json else f"{found}{nothing}")
 
 
 def _function(asked: Map) -> Mapped:

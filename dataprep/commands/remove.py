@@ -50,8 +50,8 @@ from dataprep.commands.progress import ImageProgress, Viewer
 from dataprep.commands.select import print_unknown
 from dataprep.dataset import index as indexes
 from dataprep.dataset.adopted import is_adopted
+from dataprep.dataset.column_files import COLUMNS
 from dataprep.dataset.columns import from_numpy, numbers_or_zero, table_of, to_numpy
-from dataprep.dataset.documents import decode
 from dataprep.dataset.manifest import (
     MANIFEST,
     MANIFEST_ADVICE,
@@ -212,7 +212,7 @@ def remove_samples(url: str, lists: Sequence[str], *, dry_run: bool, progress: I
     digest = hashlib.sha256("\n".join(sorted(listed.lines)).encode()).hexdigest()
     manifest, data = _dataset_at(storage)
     storage.remove_stale_spools()
-    begun = None if dry_run else _begun(storage)
+    begun = None if dry_run else finished.read_change(storage, RemovalPlan)
     if begun is not None:
         removal = _continue(storage, begun, progress)
         if begun.lists_sha256 == digest and removal is not None:
@@ -248,7 +248,7 @@ def _removal(
     entries = [split.shards[at] for split in manifest.splits for at in selection.get(split.name, {})]
     others = (
         ("views", VIEWS, "make them again with dataprep select --refresh"),
-        ("columns", "columns", "make them again with dataprep map"),
+        ("columns", COLUMNS, "make them again with dataprep map"),
     )
     notes = [
         f"{name} of the dataset still have these samples: {advice}"
@@ -409,14 +409,6 @@ def _selection_table(gone: Mapping[int, _Gone]) -> pa.Table:
         columns[1] += [*samples.tolist(), *([-1] * len(rows))]
         columns[2] += [*([-1] * len(samples)), *rows.tolist()]
     return table_of(columns, _selection_schema())
-
-
-def _begun(storage: Storage) -> RemovalPlan | None:
-    data = read_bounded(storage, CHANGE_JSON, finished.MAX_PLAN_BYTES, advice=finished.CHANGE_ADVICE)
-    if data is None:
-        return None
-    where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a removal"
-    return decode(data, RemovalPlan, where=where, advice=finished.CHANGE_ADVICE)
 
 
 def _stored_selection(storage: Storage, plan: RemovalPlan, manifest: Manifest) -> _Selection:

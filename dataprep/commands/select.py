@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 
 import click
 
@@ -24,7 +25,7 @@ from dataprep.arguments import (
 from dataprep.builder.finished import readable_manifest
 from dataprep.commands.build_run import Watched, people
 from dataprep.commands.progress import ImageProgress, Viewer
-from dataprep.dataset.views import Choice, View, address, described, find_view
+from dataprep.dataset.views import Choice, View, address, find_view
 from dataprep.errors import UsageError
 from dataprep.messages import counted, shortened
 from dataprep.selection import select as select_samples
@@ -109,10 +110,14 @@ class Selection:
     """Samples that are left out, by split and reason."""
     unknown: tuple[str, ...] = ()
     """Lines of the lists that name no sample."""
-    text: str = field(default="", repr=False)
 
     def __str__(self) -> str:
-        return self.text
+        kept, left_out = sum(self.samples.values()), Counter[str]()
+        for reasons in self.left_out.values():
+            left_out.update(reasons)
+        why = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        of = counted(kept + left_out.total(), "sample")
+        return f"{address(self.url)[1]} keeps {kept:,} of {of}" + (f"; left out: {why}" if why else "")
 
 
 def _selected(asked: Select, viewer: Viewer) -> Selection:
@@ -146,7 +151,7 @@ def _selected(asked: Select, viewer: Viewer) -> Selection:
     kept = {split.name: sum(split.kept) for split in found.view.splits}
     left_out = {split.name: split.left_out for split in found.view.splits}
     unknown = () if asked.allow_missing else found.unknown
-    return Selection(found.url, kept, left_out, unknown, described(found.view))
+    return Selection(found.url, kept, left_out, unknown)
 
 
 def _existing(url: str, name: str) -> View:
@@ -158,12 +163,8 @@ def _existing(url: str, name: str) -> View:
 
 def _print(asked: Select, *, as_json: bool) -> None:
     found = _selected(asked, people(asked, quiet=as_json))
-    if as_json:
-        document = asdict(found)
-        del document["text"]
-        click.echo(json.dumps(document))
-    else:
-        click.echo(f"{found.text}\n{found.url}{' (dry run: nothing was written)' if asked.dry_run else ''}")
+    nothing = " (dry run: nothing was written)" if asked.dry_run else ""
+    click.echo(json.dumps(asdict(found)) if as_json else f"{found}\n{found.url}{nothing}")
     print_unknown(found.unknown, "--except")
 
 

@@ -26,7 +26,7 @@ from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.index import MAX_BUFFERED_BYTES, ParquetTable
 from dataprep.dataset.records import FileEntry, Manifest, ShardEntry, SplitManifest, ViewedSplit
 from dataprep.errors import FormatError, UsageError
-from dataprep.messages import counted, quoted, there_are
+from dataprep.messages import quoted, there_are
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import read_bounded
 
@@ -284,16 +284,3 @@ def find_view(storage: Storage, name: str, sha256: str = "") -> tuple[View, str]
             raise FormatError(f"{where}: view {quoted(view.name)} of version {view.version}, expected {name!r} of 1")
         return view, digest
     return None
-
-
-def described(view: View) -> str:
-    """Say what a view keeps: `clean keeps 90 of 120 samples: 20 width >= 256, 10 duplicate`."""
-    kept = sum(sum(split.kept) for split in view.splits)
-    out: dict[str, int] = {}
-    for split in view.splits:
-        for reason, count in split.left_out.items():
-            out[reason] = out.get(reason, 0) + count
-    reasons = ", ".join(f"{count:,} {reason}" for reason, count in out.items())
-    return f"{view.name} keeps {kept:,} of {counted(kept + sum(out.values()), 'sample')}" + (
-        f"; left out: {reasons}" if reasons else ""
-    )

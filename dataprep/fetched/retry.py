@@ -40,7 +40,7 @@ from dataprep.builder.receipts import finished_shards, read_receipts
 from dataprep.dataset import index as indexes
 from dataprep.dataset import manifest as manifests
 from dataprep.dataset.columns import table_of
-from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.documents import Count
 from dataprep.dataset.paths import CHANGE, CHANGE_JSON
 from dataprep.dataset.records import Change, IndexEntry, Manifest, ShardReceipt, SplitManifest
 from dataprep.errors import ConflictError, FormatError, UsageError
@@ -53,7 +53,6 @@ from dataprep.formats.img2dataset import OTHER, SUCCESS
 from dataprep.messages import did_you_mean, quoted
 from dataprep.sources.laion import Row
 from dataprep.storage import Storage
-from dataprep.storage.base import read_bounded
 from dataprep.storage.parquet import open_parquet, read_columns
 from dataprep.web.requests import Status
 
@@ -123,7 +122,7 @@ def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progr
     check_reasons(choice, dataset.manifest)
     finished.refuse_other_change(dataset.storage, RETRY)
     dataset.storage.remove_stale_spools()
-    begun = read_plan(dataset.storage)
+    begun = finished.read_change(dataset.storage, RetryPlan)
     is_gone = begun is not None and dataset.storage.stat(rows_file(begun.root)) is None  # it was being removed
     if begun is not None and (is_gone or begun.manifest_sha256 != dataset.sha256):
         if _tidy_up(dataset, begun, progress):
@@ -202,19 +201,10 @@ class RetryPlan(finished.ChangePlan):
             yield from names.files(number)
 
 
-def read_plan(storage: Storage) -> RetryPlan | None:
-    """Read the plan of an interrupted or running retry; None if there is none. Raises FormatError."""
-    data = read_bounded(storage, CHANGE_JSON, finished.MAX_PLAN_BYTES, advice=finished.CHANGE_ADVICE)
-    if data is None:
-        return None
-    where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a retry"
-    return decode(data, RetryPlan, where=where, advice=finished.CHANGE_ADVICE)
-
-
 def retried_files(storage: Storage, names: ShardNames) -> Iterator[str]:
     """Yield the names of files that an interrupted or running retry may have put in place; they need not exist."""
-    change = finished.read_change(storage)
-    plan = read_plan(storage) if change is not None and change.kind == RETRY else None
+    change = finished.read_change(storage, finished.ChangePlan)
+    plan = finished.read_change(storage, RetryPlan) if change is not None and change.kind == RETRY else None
     if plan is not None:
         yield from plan.files(names)
 
@@ -344,7 +334,7 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
         storage.create(CHANGE_JSON, json.dumps(asdict(plan), indent=1).encode())
     except ConflictError:  # another process began at the same time
         storage.delete_tree(plan.root)
-        return read_plan(storage)
+        return finished.read_change(storage, RetryPlan)
     for info in list(storage.list(f"{CHANGE}/")):  # files of an interrupted cleanup
         if info.name != CHANGE_JSON and not info.name.startswith(f"{plan.root}/"):
             storage.delete(info.name)

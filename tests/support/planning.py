@@ -26,7 +26,7 @@ PLAN = """
 import json, os, sys, time
 from pathlib import Path
 from tests.support.planning import request_of
-from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.growth import ARCHIVES
 from dataprep.dataset import spill
 from dataprep.host.measure import peak_bytes
 from dataprep.storage import open_storage

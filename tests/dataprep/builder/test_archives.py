@@ -6,9 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dataprep.builder.archives import ARCHIVES, archives_traffic, output_traffic
+from dataprep.builder.archives import archives_traffic, output_traffic
 from dataprep.builder.driver import run_build
 from dataprep.builder.finished import dataset_names, readable_manifest
+from dataprep.builder.growth import ARCHIVES
 from dataprep.builder.output import read_claim
 from dataprep.builder.plan import BuildOptions, BuildRequest, plan_from_document
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.growth import ARCHIVES
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.cards import cards_of, write_cards
-from dataprep.builder.finished import end_change, read_change
+from dataprep.builder.finished import ChangePlan, end_change, read_change
 from dataprep.dataset.index import open_index_file
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.paths import CHANGE_JSON, CROISSANT, README
@@ -26,7 +26,6 @@ from dataprep.fetched.retry import (
     RetryPlan,
     _retrier,
     check_reasons,
-    read_plan,
     retry_shard,
     rows_file,
     rows_schema,
@@ -236,7 +235,7 @@ def test_a_conflict_remains_one_when_the_retry_runs_again(built, web):
     storage = open_storage(built)
     shard = max(name for name in found(built) - listed(built) if name.endswith(("00004.tar", "rd-00004")))
     other = bytes(len(storage.read(shard)))
-    plan = read_plan(storage)
+    plan = read_change(storage, RetryPlan)
     end_change(storage, plan.root, plan.files(open_fetched(built).names))
     storage.create(shard, other)
     for _ in range(2):
@@ -394,12 +393,12 @@ def names(storage):
 
 
 def test_a_plan_is_read_as_it_was_written(storage):
-    assert read_plan(storage) == PLAN
-    assert read_change(storage).root == PLAN.root
+    assert read_change(storage, RetryPlan) == PLAN
+    assert read_change(storage, ChangePlan).root == PLAN.root
 
 
 def test_where_no_retry_was_begun_there_is_no_plan(tmp_path):
-    assert read_plan(open_storage(str(tmp_path))) is None
+    assert read_change(open_storage(str(tmp_path)), RetryPlan) is None
 
 
 def test_only_its_own_plan_is_removed(storage):
@@ -413,7 +412,7 @@ def test_only_its_own_plan_is_removed(storage):
 
 def test_rows_are_a_row_group_for_each_new_shard(begun):
     storage = open_storage(str(begun))
-    plan = read_plan(storage)
+    plan = read_change(storage, RetryPlan)
     rows = open_parquet(storage, rows_file(plan.root))
     assert plan.shard_rows == (len(PASSING),)
     pairs = [tuple(row.values()) for row in rows.read_row_group(0).to_pylist()]
@@ -435,9 +434,9 @@ def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_pat
     plan.write_text(json.dumps(json.loads(plan.read_text()) | {field: value}))
     before = digests(tmp_path / "out")
     with pytest.raises(
-        FormatError, match=rf"{CHANGE_JSON}: not a plan of a retry: \$\.{field}.*, (got|in) .*; remove _change/"
+        FormatError, match=rf"{CHANGE_JSON}: not a plan of a change: \$\.{field}.*, (got|in) .*; remove _change/"
     ):
-        read_plan(open_storage(str(tmp_path / "out")))
+        read_change(open_storage(str(tmp_path / "out")), RetryPlan)
     assert digests(tmp_path / "out") == before
 
 
@@ -447,8 +446,8 @@ def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_pat
 def test_a_file_that_is_no_plan_of_a_retry_is_refused(begun, tmp_path, text):
     shutil.copytree(begun, tmp_path / "out")
     (tmp_path / "out" / CHANGE_JSON).write_text(text)
-    with pytest.raises(FormatError, match=r"not a plan of a retry: .*; remove _change/"):
-        read_plan(open_storage(str(tmp_path / "out")))
+    with pytest.raises(FormatError, match=r"not a plan of a change: .*; remove _change/"):
+        read_change(open_storage(str(tmp_path / "out")), RetryPlan)
 
 
 @pytest.fixture
