@@ -6,7 +6,7 @@ import pytest
 
 from dataprep.adoption.shards import count_rows
 from dataprep.builder.enumeration import load_enumeration
-from dataprep.builder.finished import read_change
+from dataprep.builder.finished import ChangePlan, read_change
 from dataprep.builder.output import (
     OvertakenError,
     claim_place,
@@ -18,7 +18,6 @@ from dataprep.builder.output import (
 )
 from dataprep.builder.receipts import read_receipt
 from dataprep.errors import DataprepError, UsageError
-from dataprep.fetched.retry import read_plan
 from dataprep.storage import open_storage
 from tests.support.on_use import on_use
 from tests.support.plans import planned, small_plan
@@ -55,8 +54,7 @@ def stats(storage):
         ("_build/overwriting", lambda place: make_way(place, look(place)), 1 << 30, "choose another `output`"),
         ("_build/overwritten", removed_names, 1 << 30, "choose another `output`"),
         ("_build/a/b/receipts/00003.parquet", lambda place: read_receipt(place, 3, "_build/a/b"), 512 << 20, "remove"),
-        ("_change/plan.json", read_plan, 64 << 20, "remove _change/"),
-        ("_change/plan.json", read_change, 64 << 20, "remove _change/"),
+        ("_change/plan.json", lambda place: read_change(place, ChangePlan), 64 << 20, "remove _change/"),
         ("00000_stats.json", stats, 16 << 20, "restore it"),
         (LIST_OF_PARTS, lambda place: load_parts(place, Checkpoint(LIST_OF_PARTS, 1, "0")), 16 << 20, "choose another"),
     ],
