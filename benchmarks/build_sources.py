@@ -35,7 +35,7 @@ from benchmarks.originals import (
     image_folder,
     train_tar,
 )
-from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.growth import ARCHIVES
 from dataprep.host.cpu import cpu_s_of
 from dataprep.host.measure import Measurement, measure
 from dataprep.storage.gcs_client import client

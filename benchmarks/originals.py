@@ -19,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import DATAPREP, levelled_environment
-from dataprep.builder.archives import ARCHIVES
+from dataprep.builder.growth import ARCHIVES
 from dataprep.builder.plan import DEFAULT_SHARD_BYTES, BuildOptions, BuildRequest
 from dataprep.host.measure import Measurement, measure
 

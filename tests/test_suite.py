@@ -219,3 +219,37 @@ def test_no_test_is_decided_by_a_clock():
             asserted = [ast.unparse(node) for node in ast.walk(test) if isinstance(node, ast.Assert)]
             found += [f"{path.name} {test.name}" for text in asserted if re.search(clock, text)]
     assert found == []
+
+
+@cache
+def bound(module: str) -> frozenset[str] | None:
+    """Return the names that a module of ours has by its source; None if it is made in C, or makes names when asked."""
+    base = ROOT.joinpath(*module.split("."))
+    if not (base.is_dir() or base.with_suffix(".py").is_file()):
+        return None if list(base.parent.glob(f"{base.name}*.c")) else frozenset()
+    source = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    names = {each.name.partition(".")[0] for each in base.glob("*")}
+    for node in ast.walk(parsed(source)) if source.is_file() else ():
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(node.name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                names.add(name)
+            case ast.ImportFrom(names=imported) | ast.Import(names=imported):
+                names |= {each.asname or each.name for each in imported}
+    return None if "__getattr__" in names else frozenset(names)
+
+
+def test_what_programs_beside_the_packages_import_from_them_is_there():
+    """Mypy reads the packages alone, and no test runs every program in benchmarks/."""
+    ours = re.compile(r"^ *from ((?:dataprep|loaders|pipelines|train)[\w.]*) import (\([^)]*\)|[^(\n]+)$", re.MULTILINE)
+    missing = []
+    for path in [
+        *PYTHON,
+        *(each for name in ("benchmarks", "examples", "scripts") for each in (ROOT / name).rglob("*.py")),
+    ]:
+        for module, text in ours.findall(path.read_text()):
+            imported = re.findall(r"(\w+)(?: as \w+)?[,)\s]*", re.sub(r"#.*", "", text))
+            if (names := bound(module)) is not None:
+                missing += [f"{path.relative_to(ROOT)}: {name} of {module}" for name in imported if name not in names]
+    assert not missing
