@@ -6,6 +6,7 @@ command line only when it is run.
 
 import sys
 
+from dataprep import __version__
 from dataprep.host.program import leave_current_folder, unsupported
 
 
@@ -13,6 +14,9 @@ def main() -> None:
     """Run the command line, if this Python can."""
     leave_current_folder()
     problem = unsupported()
+    if not problem and sys.argv[1:] == ["--version"]:  # as click prints it, whose import takes longer than the rest
+        print(f"dataprep, version {__version__}")
+        return
     if not problem:
         try:
             from dataprep.cli import main as run

@@ -26,7 +26,7 @@ import typing
 from collections.abc import Callable, Container, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Self, TypeVar, dataclass_transform
@@ -318,6 +318,8 @@ class _Key:
 
     name: str
     spec: _Spec
+    hint: Any
+    """Annotation of the field."""
     kind: Any
     """bool, int, float, str, Path, `Texts`, `Pairs`, or Any for a value that is not checked."""
     choices: tuple[str, ...]
@@ -458,7 +460,7 @@ def _key(field: dataclasses.Field[Any], hint: Any, spelling: str) -> _Key:
         default = field.default_factory
     is_argument = (not field.kw_only and not spec.flag) or spec.rest
     spelling = field.name.upper() if is_argument else spec.flag or spelling
-    return _Key(field.name, spec, plain, choices, default, is_optional, not field.kw_only, count, spelling)
+    return _Key(field.name, spec, hint, plain, choices, default, is_optional, not field.kw_only, count, spelling)
 
 
 # The door of Python
@@ -482,8 +484,7 @@ def function_of(kind: Callable[P, R], run: Callable[[R], T], name: str) -> Calla
     called.__name__ = called.__qualname__ = name
     called.__module__ = "dataprep"
     called.__doc__ = _function_doc(inspect.cleandoc(kind.__doc__ or ""), fields)
-    hints = typing.get_type_hints(kind)
-    parameters = [_parameter(key, hints[key.name]) for key in fields.values()]
+    parameters = [_parameter(key) for key in fields.values()]
     returns = typing.get_type_hints(run).get("return", inspect.Signature.empty)
     called.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         sorted(parameters, key=lambda each: each.kind), return_annotation=returns
@@ -508,24 +509,27 @@ def _refuse_unknown(
         raise UsageError(f"{name} needs {' and '.join(f'`{each}`' for each in missing)}")
 
 
-def _parameter(key: _Key, hint: Any) -> inspect.Parameter:
+def _parameter(key: _Key) -> inspect.Parameter:
     how = inspect.Parameter.POSITIONAL_OR_KEYWORD if key.is_positional else inspect.Parameter.KEYWORD_ONLY
     default = inspect.Parameter.empty if key.default is dataclasses.MISSING else key.default
     if callable(default) and default is not inspect.Parameter.empty:
         default = default()
-    return inspect.Parameter(key.name, how, default=default, annotation=hint)
+    return inspect.Parameter(key.name, how, default=default, annotation=key.hint)
 
 
 def _function_doc(text: str, fields: Mapping[str, _Key]) -> str:
     lines = [text.replace("\b\n", ""), "", "Args:"]
     for heading in GROUPS:
-        found = [key for key in fields.values() if key.spec.group == heading]
-        for key in found:
-            lines += textwrap.wrap(
-                f"{key.name}: {key.spec.help}", 100, initial_indent="    ", subsequent_indent="        "
-            )
+        for key in fields.values():
+            if key.spec.group == heading:
+                lines += _argument_lines(f"{key.name}: {key.spec.help}")
     lines += ["", "Raises:", "    DataprepError: The call failed; the text says why, and what to do."]
     return "\n".join(lines)
+
+
+@cache
+def _argument_lines(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent="    ", subsequent_indent="        ")
 
 
 # The door of the command line

@@ -11,6 +11,7 @@ from dataprep.arrays import pa
 from dataprep.builder.output import Claim, OpenBuild, refuse_overtaken, with_references
 from dataprep.builder.plan import FileDigest, digest_of, fault_of
 from dataprep.builder.receipts import listed_receipts
+from dataprep.dataset.columns import call
 from dataprep.dataset.index import spool_row_groups
 from dataprep.dataset.paths import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
@@ -63,7 +64,7 @@ def _stored(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array:
     if isinstance(column, pa.ChunkedArray):
         whole = column.combine_chunks()
         column = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
-    return column.dictionary_encode() if pa.types.is_dictionary(field.type) else column
+    return call("dictionary_encode", column) if pa.types.is_dictionary(field.type) else column
 
 
 def refs_from_table(table: pa.Table) -> list[SampleRef]:

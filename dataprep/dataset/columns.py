@@ -1,7 +1,8 @@
-"""Conversion of Python values to Arrow columns without `pyarrow.array`.
+"""Conversion of Python values to Arrow columns, and calls of Arrow's functions, without imports that take long.
 
 `pyarrow.array` imports pandas, if installed, to see whether its argument is a Series; this costs each worker 0.3 s of
-CPU.
+CPU. `pyarrow.compute`, which `Table.take`, `Array.cast` and others import, takes as long as half of NumPy to document
+its 300 functions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,19 @@ from dataprep.arrays import NDArray, np, pa
 
 # NumPy's names of the types that Arrow names differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64"}
+
+
+def call(function: str, *arguments: Any, options: Any = None) -> Any:
+    """Call a function of `pyarrow.compute` by its name.
+
+    Args:
+        function: Such as `take`.
+        arguments: Its arrays and tables.
+        options: An object such as `pyarrow.compute.CastOptions`; None for the defaults.
+    """
+    from pyarrow._compute import call_function
+
+    return call_function(function, arguments, options)
 
 
 def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:

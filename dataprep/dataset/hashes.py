@@ -16,7 +16,6 @@ from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.messages import counted
 
-NO_HASHES: NDArray[np.uint64] = np.empty(0, np.uint64)
 LOOKED_AT = 2_000_000
 """Maximum number of images of a split that are compared with other splits; they take 60 MB of memory."""
 
@@ -24,6 +23,11 @@ LOOKED_AT = 2_000_000
 def name_hash(name: str) -> int:
     """Return the hash of a name, 0..2**64-1, the same on every machine."""
     return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def no_hashes() -> NDArray[np.uint64]:
+    """Return the hashes of no names."""
+    return np.empty(0, np.uint64)
 
 
 def name_hashes(names: Iterable[str]) -> NDArray[np.uint64]:
@@ -63,7 +67,7 @@ class Prints:
     def numbers(self) -> NDArray[np.uint64]:
         """Return a number for each image that is compared, in the order of the index; none without checksums."""
         found = self._found if self._is_known else []
-        return np.concatenate([np.empty(0, np.uint64), *found])[:LOOKED_AT]
+        return np.concatenate([no_hashes(), *found])[:LOOKED_AT]
 
 
 class SharedImages(NamedTuple):

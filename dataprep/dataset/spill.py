@@ -21,8 +21,8 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from dataprep.arrays import NDArray, np, pa, pc
-from dataprep.dataset.columns import binaries, from_numpy, numbers, strings, table_of, to_numpy
+from dataprep.arrays import NDArray, np, pa
+from dataprep.dataset.columns import binaries, call, from_numpy, numbers, strings, table_of, to_numpy
 from dataprep.dataset.randomness import spread
 from dataprep.dataset.records import References, SampleRef
 from dataprep.storage.spool import Extent, ScratchFile
@@ -122,7 +122,7 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
 
     for part in _parts(rows, with_words(), parts):
         order = np.argsort(to_numpy(part.column(part.num_columns - 1)), kind="stable")
-        yield part.drop_columns([_WORD]).take(from_numpy(order))
+        yield call("take", part.drop_columns([_WORD]), from_numpy(order))
 
 
 def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
@@ -137,7 +137,7 @@ def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
             yield batch, np.searchsorted(bounds, texts, side="right")
 
     for part in _parts(rows, with_parts(), len(bounds) + 1):
-        yield part.take(pc.sort_indices(part.column(column)))
+        yield call("take", part, call("array_sort_indices", part.column(column)))
 
 
 def _part_count(rows: SpilledTable) -> int:
@@ -158,7 +158,7 @@ def _bounds(rows: SpilledTable, column: str, parts: int) -> NDArray[np.object_]:
 
 
 def _bytes_of(column: pa.Array) -> list[bytes]:
-    texts: list[bytes] = column.cast(pa.binary()).to_pylist()
+    texts: list[bytes] = column.view(pa.binary()).to_pylist()
     return texts
 
 
@@ -194,7 +194,7 @@ def _parts(
 
 def _divide(batch: pa.RecordBatch, numbers: NDArray[np.int64], waiting: Sequence[list[pa.RecordBatch]]) -> None:
     """Append the rows of a batch to the lists of their parts."""
-    sorted_batch = batch.take(from_numpy(np.argsort(numbers, kind="stable")))
+    sorted_batch = call("take", batch, from_numpy(np.argsort(numbers, kind="stable")))
     bounds = np.cumsum(np.bincount(numbers, minlength=len(waiting)))
     for part, (start, stop) in enumerate(pairwise([0, *bounds.tolist()])):
         if stop > start:
@@ -354,7 +354,7 @@ class SpilledReferences:
         found: list[SampleRef] = []
         for batch in batches:
             positions = spread(batch.num_rows, -(-most // len(batches)))
-            found.extend(refs_of_rows(batch.take(from_numpy(np.array(positions, np.int64)))))
+            found.extend(refs_of_rows(call("take", batch, from_numpy(np.array(positions, np.int64)))))
         return found
 
     def rows(self) -> SpilledTable:
@@ -412,10 +412,16 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
         if field.name == "version" and field.name not in rows.schema.names:
             columns.append(numbers([0] * rows.num_rows, field.type))
             continue
-        columns.append(pc.cast(rows.column(field.name), field.type))
+        columns.append(_cast(rows.column(field.name), field.type))
         if columns[-1].null_count and field.name != "crc32c":
             raise ValueError(f"values of {field.name} are missing")
     return pa.RecordBatch.from_arrays(columns, schema=spill_schema())
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    from pyarrow._compute import CastOptions
+
+    return call("cast", column, options=CastOptions.safe(kind))
 
 
 def refs_of_rows(rows: pa.RecordBatch) -> Iterator[SampleRef]:
@@ -433,9 +439,10 @@ def enumeration_sha256(refs: References) -> str:
     digest, kind = hashlib.sha256(), pa.large_string()
     tab, end, nothing = strings(["\t", "\n", ""], large=True)  # pa.scalar would import pandas
     for batch in spilled(refs).batches():
-        *fields, texts = (pc.cast(column, kind) for column in batch.columns[:-2])
-        before = pc.if_else(pc.equal(texts, nothing), nothing, tab)
-        lines = pc.binary_join_element_wise(pc.binary_join_element_wise(*fields, tab), before, texts, end, nothing)
+        *fields, texts = (_cast(column, kind) for column in batch.columns[:-2])
+        before = call("if_else", call("equal", texts, nothing), nothing, tab)
+        head = call("binary_join_element_wise", *fields, tab)
+        lines = call("binary_join_element_wise", head, before, texts, end, nothing)
         digest.update(_text_of(lines))
     return digest.hexdigest()
 

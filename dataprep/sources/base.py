@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from dataprep.arrays import NDArray, np, pa, pc
-from dataprep.dataset.columns import binaries, from_numpy, strings, to_numpy
+from dataprep.dataset.columns import binaries, call, from_numpy, strings, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import BUILD, CHANGE, MAP
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
@@ -552,7 +552,7 @@ def name_from(url: str) -> str:
 
 
 def _pinned_rows(root: Storage, rows: pa.RecordBatch, archives: Mapping[str, int]) -> pa.RecordBatch:
-    files = rows.column("source").dictionary_encode()
+    files = call("dictionary_encode", rows.column("source"))
     names, numbers, num_bytes = (
         files.dictionary.to_pylist(),
         to_numpy(files.indices),

@@ -25,8 +25,8 @@ from functools import partial
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
-from dataprep.arrays import NDArray, np, pa, pc
-from dataprep.dataset.columns import from_numpy, to_numpy
+from dataprep.arrays import NDArray, np, pa
+from dataprep.dataset.columns import call, from_numpy, to_numpy
 from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name, path_of
 from dataprep.dataset.records import MAX_KEY_BYTES, References, SampleRef
 from dataprep.dataset.spill import SpilledTable, in_order_of_words, refs_of_rows, spilled
@@ -211,7 +211,7 @@ def refuse_duplicates(where: str, refs: References) -> None:
 
 
 def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:
-    keys: list[str] = pc.ascii_lower(batch.column("key")).to_pylist()
+    keys: list[str] = call("ascii_lower", batch.column("key")).to_pylist()
     return keys
 
 

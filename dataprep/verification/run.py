@@ -35,7 +35,7 @@ from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.replicate import dataset_phases
 from dataprep.dataset.adopted import check_named, is_adopted, open_named_data
 from dataprep.dataset.column_files import COLUMNS, column_faults, column_names
-from dataprep.dataset.hashes import NO_HASHES, name_hash, repeated
+from dataprep.dataset.hashes import name_hash, no_hashes, repeated
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import MANIFEST, VERSIONS, built_as, manifest_bytes, no_dataset, read_manifest
 from dataprep.dataset.paths import CARDS, named
@@ -356,11 +356,11 @@ class _SplitSum:
 
     def keys(self) -> NDArray[np.uint64]:
         """Return the sorted hashes of all keys in lower case."""
-        return np.sort(np.concatenate([NO_HASHES, *(part.keys for part in self.parts)]))
+        return np.sort(np.concatenate([no_hashes(), *(part.keys for part in self.parts)]))
 
     def files(self) -> FolderFiles:
         """Return the files of an image folder."""
-        hashes = np.concatenate([NO_HASHES, *(part.files for part in self.parts)])
+        hashes = np.concatenate([no_hashes(), *(part.files for part in self.parts)])
         sizes = np.concatenate([NO_COUNTS, *(part.sizes for part in self.parts)])
         order = np.argsort(hashes)
         folders = frozenset().union(*(part.folders for part in self.parts))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dataprep.builder.finished import image_root
 from dataprep.builder.images import ImagePolicy, check_image
-from dataprep.dataset.hashes import NO_HASHES, name_hashes
+from dataprep.dataset.hashes import name_hashes, no_hashes
 from dataprep.dataset.index import Index, open_index
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.paths import named
@@ -49,11 +49,11 @@ class ShardResult:
     samples: int = 0
     num_bytes: int = 0
     """Bytes read from the shard."""
-    keys: NDArray[np.uint64] = field(default_factory=lambda: NO_HASHES)
+    keys: NDArray[np.uint64] = field(default_factory=no_hashes)
     """Hashes of the samples' keys in lower case."""
     labels: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
     """Number of samples of each class, shape (classes,)."""
-    files: NDArray[np.uint64] = field(default_factory=lambda: NO_HASHES)
+    files: NDArray[np.uint64] = field(default_factory=no_hashes)
     """Hashes of the names of an image folder's files, shape (files,)."""
     sizes: NDArray[np.int64] = field(default_factory=lambda: NO_COUNTS)
     """Size in bytes of each of `files`, as the index has it."""

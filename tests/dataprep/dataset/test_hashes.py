@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from dataprep.dataset import hashes
 from dataprep.dataset.hashes import (
-    NO_HASHES,
     Prints,
     also_in,
     name_hash,
     name_hashes,
+    no_hashes,
     position_of,
     repeated,
     shared_images,
@@ -52,7 +52,7 @@ def test_the_position_of_a_name_is_found_or_none(found: list[str], name: str):
         position = position_of(hashes, each)
         assert (position is not None) == (each in found)
         assert position is None or hashes[position] == name_hash(each)
-    assert position_of(NO_HASHES, name) is None
+    assert position_of(no_hashes(), name) is None
 
 
 IMAGES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2**32 - 1) | st.integers(0, 2)), max_size=20)
