@@ -363,7 +363,13 @@ def spelled_options() -> list[str]:
     found = []
     for module in modules().values():
         if module.file.startswith("dataprep/") and not module.file.startswith(
-            ("dataprep/commands/", "dataprep/cli.py", "dataprep/arguments.py", "dataprep/cloud/tpu/worker.py")
+            (
+                "dataprep/__main__.py",
+                "dataprep/commands/",
+                "dataprep/cli.py",
+                "dataprep/arguments.py",
+                "dataprep/cloud/tpu/worker.py",
+            )
         ):
             lines = enumerate(module.path.read_text().splitlines(), start=1)
             found += [f"{module.file}:{number}" for number, line in lines if re.search(r"--[a-z][a-z-]+", line)]
