@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.builds import build_arguments, build_warm, command, dataprep, digests, is_finished
-from tests.support.crashes import Reader, kill_often, stop_everywhere, unfinished_faults
-from tests.support.stopping import STOPPED, shared_stopper
+from tests.support.builds import build_arguments, build_warm, command, dataprep, digests
+from tests.support.crashes import Reader, kill_often, stop_everywhere
 
 SMALL = ("--num-shards", 3, "--split", "val")
 MANY = ("--num-shards", 6)
@@ -58,39 +57,6 @@ def test_a_reader_never_sees_a_partial_dataset_of_a_build_that_is_killed_at_rand
     with Reader(output, expected) as reader:
         kill_often(random.Random(fmt), arguments, output, expected, workers=2, kills=1)
     assert reader.wrong == []
-
-
-def test_another_plan_is_refused_while_a_build_is_running(originals, tmp_path):
-    output = tmp_path / "out"
-    arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL)
-    stopper = shared_stopper()
-    assert stopper.run(arguments, boundary=20).code == STOPPED
-    other = dataprep(*arguments, "--seed", 1)
-    assert other.returncode == 2
-    assert "a build with another plan is under way there: --seed is 0 there, 1 here" in other.stderr
-    again = dataprep(*arguments, "--seed", 1, "--overwrite")
-    assert again.returncode == 0, again.stderr
-    assert is_finished(output)
-
-
-def test_an_interrupted_overwrite_is_finished_by_a_rerun(originals, reference, tmp_path):
-    output = tmp_path / "out"
-    expected = reference("tfrecord", SMALL)
-    build_warm("imagenet", originals["imagenet"], output, "webdataset", *SMALL)
-    arguments = build_arguments("imagenet", originals["imagenet"], output, "tfrecord", *SMALL, "--overwrite")
-    stops = 0
-    stopper = shared_stopper()
-    for boundary in range(1, 200, 12):
-        run = stopper.run(arguments, boundary=boundary, when="after")
-        assert run.code in (0, STOPPED), run.stderr
-        manifest = output / "dataset.json"
-        if manifest.exists() and "tfrecord" in manifest.read_text():
-            assert unfinished_faults(output, expected) == []
-        if run.code == 0:
-            break
-        stops += 1
-    assert stops >= 3
-    assert digests(output) == expected
 
 
 @formats("imagefolder")

@@ -12,13 +12,7 @@ from tests.support.stopping import ENDED, Stops, shared_stopper
 
 EVERYWHERE = Stops(list(range(1, 2000)), "after", suspend=True)
 LONGEST_S = 120
-DAMAGES = {
-    "pages": lambda data: flipped(data, 8 * 40 + 1),
-    "length of the footer": lambda data: flipped(data, 8 * (len(data) - 7)),
-    "truncated": lambda data: data[: len(data) // 2],
-    "empty": lambda data: b"",
-    "gone": lambda data: None,
-}
+DAMAGES = ("a bit", "gone")
 """Files are compared with their CRC32C before anything is read, wherever a bit has changed."""
 
 
@@ -67,10 +61,10 @@ def half_done(stopper, source, tmp_path_factory):
 
 
 def damage(path, how):
-    data = DAMAGES[how](path.read_bytes())
+    data = path.read_bytes()
     path.unlink()
-    if data is not None:
-        path.write_bytes(data)
+    if how == "a bit":
+        path.write_bytes(flipped(data, 8 * 40 + 1))
 
 
 def copied(half_done, fmt, folder):
@@ -81,12 +75,7 @@ def copied(half_done, fmt, folder):
 
 @pytest.mark.parametrize(
     ("fmt", "how", "more"),
-    [
-        *(("webdataset", how, ()) for how in DAMAGES),
-        ("webdataset", "pages", ("--overwrite",)),
-        ("imagefolder", "pages", ()),
-        ("imagefolder", "gone", ("--overwrite",)),
-    ],
+    [("webdataset", "a bit", ()), ("webdataset", "gone", ("--overwrite",)), ("imagefolder", "a bit", ())],
 )
 def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more, stopper, half_done, source, tmp_path):
     output, expected = copied(half_done, fmt, tmp_path)
@@ -104,8 +93,8 @@ def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more
     assert "continuing: 2 of 4 shards done before" in run.stderr
 
 
-@pytest.mark.parametrize("how", ["pages", "truncated", "gone"])
-def test_a_build_with_other_options_is_refused_while_the_plan_is_damaged(how, stopper, half_done, source, tmp_path):
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_build_with_other_options_must_overwrite_one_whose_plan_is_damaged(how, stopper, half_done, source, tmp_path):
     output, _ = copied(half_done, "webdataset", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
     damage(plan, how)
@@ -114,14 +103,6 @@ def test_a_build_with_other_options_is_refused_while_the_plan_is_damaged(how, st
     assert run.code == 2
     assert "a build with another plan is under way there: --seed" in run.stderr
     assert digests(output) == before
-
-
-@pytest.mark.parametrize("how", ["pages", "gone"])
-def test_a_build_with_other_options_may_overwrite_one_whose_plan_is_damaged(how, stopper, half_done, source, tmp_path):
-    output, _ = copied(half_done, "webdataset", tmp_path)
-    [plan] = output.glob("_build/*/*/plan.parquet")
-    damage(plan, how)
-    assert not (output / "dataset.json").exists()
     run = stopper.run(arguments_of(source, output, "webdataset", "--seed", 1, "--overwrite"))
     assert run.code == 0, run.stderr
     assert stopper.run(arguments_of(source, tmp_path / "alone", "webdataset", "--seed", 1)).code == 0
@@ -133,7 +114,7 @@ def test_images_that_only_a_damaged_plan_names_are_not_overwritten_before_it_is_
 ):
     output, expected = copied(half_done, "imagefolder", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
-    damage(plan, "pages")
+    damage(plan, "a bit")
     before = digests(output)
     run = stopper.run(arguments_of(source, output, "imagefolder", "--seed", 1, "--overwrite"))
     assert run.code == 1

@@ -7,30 +7,23 @@ import tarfile
 from dataclasses import replace
 from hashlib import sha256
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.recipe import build_shard
-from dataprep.dataset.index import open_index_file
-from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.paths import UNPACKED
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources import dataset_named
 from dataprep.storage import open_storage
-from tests.support.build_here import Killed, Quiet, whole
-from tests.support.build_here import request as imagenet_request
+from tests.support.build_here import Killed, Quiet
 from tests.support.builds import dataprep, digests
-from tests.support.finished import kinds, verify_here
 from tests.support.hub_server import TOKEN, hub_server
 from tests.support.interop import (
     read_annotations_with_hf_datasets,
     read_with_hf_datasets,
 )
 from tests.support.own_data import build_own, picture, request, write_files
-from tests.support.tables import BREEDS, IMAGE, hub, hub_rows, hub_schema, write_hub, write_rows
+from tests.support.tables import BREEDS, hub, hub_rows, write_hub, write_rows
 
 
 def asked(source, output, **own):
@@ -78,12 +71,12 @@ def test_an_interrupted_build_goes_on_with_what_was_unpacked(tmp_path, storage_u
     assert not list(open_storage(storage_url).list("_build/"))
 
 
-def test_images_that_change_before_a_build_goes_on_are_unpacked_again(tmp_path, storage_url):
-    source, output = hub(tmp_path / "hub"), open_storage(storage_url)
+def test_images_that_change_before_a_build_goes_on_are_unpacked_again(tmp_path):
+    source, output = hub(tmp_path / "hub"), open_storage(str(tmp_path / "out"))
     unchecked = {"options": {"images": ImagePolicy(check="none")}}
     expected = built(source, tmp_path / "reference", **unchecked)
-    interrupted(source, storage_url, shards=0, **unchecked)
-    for name in unpacked(storage_url):
+    interrupted(source, tmp_path / "out", shards=0, **unchecked)
+    for name in unpacked(tmp_path / "out"):
         data = bytearray(output.read(name))
         data[100] ^= 1
         output.delete(name)
@@ -91,10 +84,10 @@ def test_images_that_change_before_a_build_goes_on_are_unpacked_again(tmp_path, 
     match = r"parquet: the image of row 1 \(\d+\) had CRC32C \w{8} when it was unpacked to .*unpacked-.* run the same"
     for _ in range(3):
         with pytest.raises(SourceError, match=match):
-            built(source, storage_url, **unchecked)
-        assert len(unpacked(storage_url)) == 2
-    assert built(source, storage_url, **unchecked) == expected
-    assert digests(storage_url) == digests(tmp_path / "reference")
+            built(source, tmp_path / "out", **unchecked)
+        assert len(unpacked(tmp_path / "out")) == 2
+    assert built(source, tmp_path / "out", **unchecked) == expected
+    assert digests(tmp_path / "out") == digests(tmp_path / "reference")
 
 
 def test_a_table_that_has_changed_is_another_plan(tmp_path):
@@ -109,64 +102,21 @@ def test_a_table_that_has_changed_is_another_plan(tmp_path):
         built(source, tmp_path / "out")
 
 
-def test_overwriting_uses_what_is_unpacked_and_leaves_nothing(tmp_path, storage_url):
+def test_overwriting_uses_what_is_unpacked_and_leaves_nothing(tmp_path):
     source = hub(tmp_path / "hub")
-    built(source, storage_url)
-    again = replace(asked(source, storage_url, options={"seed": 1}), overwrite=True)
+    built(source, tmp_path / "out")
+    again = replace(asked(source, tmp_path / "out", options={"seed": 1}), overwrite=True)
     with pytest.raises(Killed):
         run_build(again, kill_after(1), Quiet())
-    kept = unpacked(storage_url)
+    kept = unpacked(tmp_path / "out")
     assert len(kept) == 3
     last = replace(again, options=replace(again.options, seed=2))
     with pytest.raises(Killed):
         run_build(last, kill_after(1), Quiet())
-    assert unpacked(storage_url) == kept
+    assert unpacked(tmp_path / "out") == kept
     manifest = run_build(last, in_this_process, Quiet()).manifest
     assert manifest.options["seed"] == 2
-    assert not list(open_storage(storage_url).list("_build/"))
-
-
-# ImageNet as the Hub has it
-
-
-def write_imagenet(folder, source):
-    """Parquet files of the pictures in the tars, with the names and labels of ILSVRC/imagenet-1k."""
-    storage, imagenet = open_storage(str(source)), dataset_named("imagenet")
-    for split, name in (("train", "train"), ("val", "validation")):
-        found = imagenet.enumerate(storage, split, allow_partial=True)
-        rows = []
-        for ref in found.refs:
-            wnid, stem = found.classes[ref.label], ref.key.rpartition("/")[2]
-            image = {"bytes": storage.read_range(ref.source, ref.offset, ref.num_bytes), "path": f"{stem}_{wnid}.JPEG"}
-            rows.append({"image": image, "label": ref.label})
-        schema = hub_schema({"image": IMAGE, "label": pa.int64()}, {"label": found.classes})
-        for number in range(2):
-            table = pa.Table.from_pylist(rows[number::2], schema)
-            pq.write_table(table, folder / f"data/{name}-0000{number}-of-00002.parquet")
-
-
-def index_of(url, split):
-    """Label and checksum of every image."""
-    manifest = read_manifest(open_storage(str(url)))
-    columns = open_index_file(open_storage(str(url)), f"index/{split}.parquet").batches(
-        ["key", "label", "image_bytes", "image_crc32c"]
-    )
-    rows = [row for batch in columns for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
-    return {key: (manifest.classes[label], *image) for key, label, *image in rows}
-
-
-def test_imagenet_of_the_hub_is_that_of_the_tars(originals, tmp_path):
-    (tmp_path / "hub/data").mkdir(parents=True)
-    write_imagenet(tmp_path / "hub", originals["imagenet"])
-    splits = {"splits": ("train", "val")}
-    tars = whole(imagenet_request(originals, tmp_path / "tars", **splits))
-    hub_files = whole(imagenet_request({"imagenet": tmp_path / "hub"}, tmp_path / "out", **splits))
-    assert hub_files.classes == tars.classes
-    for split in ("train", "val"):
-        assert index_of(tmp_path / "out", split) == index_of(tmp_path / "tars", split)
-    assert len(index_of(tmp_path / "out", "train")) > 90
-    assert not (tmp_path / "out/_build").exists()
-    assert not kinds(verify_here(tmp_path / "out", deep=True))
+    assert not list(open_storage(str(tmp_path / "out")).list("_build/"))
 
 
 # Other libraries

@@ -104,7 +104,7 @@ def test_a_run_ends_with_one_line_about_what_did_not_run(tmp_path: Path, chosen:
 def test_no_test_module_imports_a_framework_at_its_top(pytestconfig: pytest.Config):
     """Every worker collects every file: TensorFlow, torch, JAX and Beam take a minute of a processor in each.
 
-    `tests/train` imports `train`, which is torch; the folders that are left out collect nothing else.
+    `tests/train` imports `train`, which is torch, where `make test` leaves it out.
     """
     found = []
     for path in matching(rf"^(import|from) .*\b({'|'.join(FRAMEWORKS)})\b"):
@@ -116,7 +116,7 @@ def test_no_test_module_imports_a_framework_at_its_top(pytestconfig: pytest.Conf
                 found += [(str(where), name) for name in names if name.partition(".")[0] in FRAMEWORKS]
     assert found == []
     if pytestconfig.option.quick:
-        assert imported_when_collected <= {"torch", "torchvision"}
+        assert imported_when_collected == set()
 
 
 def test_the_end_of_a_process_is_asked_of_is_running():
@@ -221,6 +221,11 @@ def test_no_test_is_decided_by_a_clock():
     assert found == []
 
 
+BINDING = re.compile(
+    r"^ *(?:(?:async )?def|class) (\w+)|^ *([\w, =]+)(?::.*)? = |^ *(?:from \S+ )?import (\([^)]*\)|.+)", re.MULTILINE
+)
+
+
 @cache
 def bound(module: str) -> frozenset[str] | None:
     """Return the names that a module of ours has by its source; None if it is made in C, or makes names when asked."""
@@ -228,15 +233,9 @@ def bound(module: str) -> frozenset[str] | None:
     if not (base.is_dir() or base.with_suffix(".py").is_file()):
         return None if list(base.parent.glob(f"{base.name}*.c")) else frozenset()
     source = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    text = source.read_text() if source.is_file() else ""
     names = {each.name.partition(".")[0] for each in base.glob("*")}
-    for node in ast.walk(parsed(source)) if source.is_file() else ():
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names.add(node.name)
-            case ast.Name(id=name, ctx=ast.Store()):
-                names.add(name)
-            case ast.ImportFrom(names=imported) | ast.Import(names=imported):
-                names |= {each.asname or each.name for each in imported}
+    names |= {name for found in BINDING.findall(text) for each in found for name in re.findall(r"\w+", each)}
     return None if "__getattr__" in names else frozenset(names)
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 
 import click
+import pytest
 from click.testing import CliRunner, Result
 
+from dataprep.cli import exit_code_of, group
 from dataprep.dataset.paths import CARDS
 from dataprep.storage import open_storage
 from tests.support import warm
@@ -43,11 +47,15 @@ def succeeds(*arguments: object, **environment: str) -> subprocess.CompletedProc
 
 
 def refuses(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command line, which must refuse its arguments or its data without a traceback; what it printed."""
-    run = dataprep(*arguments, **environment)
-    assert run.returncode == 2, run.stderr[-3000:]
-    assert "Traceback" not in run.stderr
-    return run
+    """Run the command line in this process; it must refuse its arguments or its data. What it printed."""
+    out, err, words = io.StringIO(), io.StringIO(), command(*arguments)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "argv", words[words.index("dataprep") :])
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        code = exit_code_of(group, "dataprep")
+    assert code == 2, err.getvalue()[-3000:]
+    return subprocess.CompletedProcess(words, code, out.getvalue(), err.getvalue())
 
 
 def invoked(command: click.Command, *arguments: object) -> Result:

@@ -40,11 +40,9 @@ def expected(dataset, tmp_path_factory):
     return found
 
 
-def test_two_runs_have_the_same_losses_and_another_seed_has_others(pretrain, expected, tmp_path):
-    assert pretrain(output_dir=str(tmp_path / "same")) == 0
-    assert losses(tmp_path / "same") == expected
-    pretrain(output_dir=str(tmp_path / "other"), seed=1, max_steps=2)
-    assert losses(tmp_path / "other")[1] != expected[1]
+def test_another_seed_has_other_losses(pretrain, expected, tmp_path):
+    pretrain(output_dir=str(tmp_path), seed=1, max_steps=2)
+    assert losses(tmp_path)[1] != expected[1]
 
 
 def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(pretrain, expected, tmp_path):
@@ -67,9 +65,9 @@ def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain
 
 
 def test_a_bucket_holds_the_checkpoints(pretrain, expected, tmp_path, bucket_url):
-    for stop in (9, 0):
+    for stop in (2, 4):
         pretrain(output_dir=bucket_url, log_dir=str(tmp_path), max_steps=stop, resume="automatic", keep_checkpoints=1)
-    assert losses(tmp_path) == expected
+    assert losses(tmp_path) == {step: expected[step] for step in range(1, 5)}
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path, monkeypatch):

@@ -7,19 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
-from torch import nn
 
 from dataprep.errors import DataprepError, UsageError
 from loaders.config import LoaderConfig
+from tests.support.on_use import on_use
 from tests.support.training import flags_of, losses, start
-from train import train_resnet
-from train.batches.data import open_data
-from train.checkpoints.files import load_file
-from train.loops.runtime import open_runtime
-from train.train_resnet import REFUSED, TrainResNet, command, open_training
 
+# `make test` runs one of these tests, so both of its workers collect this file.
+torch, command = on_use("torch"), on_use("train.train_resnet:command")
+open_training, TrainResNet = on_use("train.train_resnet:open_training"), on_use("train.train_resnet:TrainResNet")
+open_data, open_runtime = on_use("train.batches.data:open_data"), on_use("train.loops.runtime:open_runtime")
+load_file = on_use("train.checkpoints.files:load_file")
 SMALL = {
     "model": "shufflenet_v2_x0_5",
     "image_size": 32,
@@ -30,20 +29,6 @@ SMALL = {
     "log_interval_steps": 1,
 }
 TINY = {"model": "tiny_cnn", "image_size": 32, "batch_size": 8}
-
-
-class SmallNet(nn.Module):
-    """A convolution and BatchNorm: what XLA compiles in seconds."""
-
-    def __init__(self, num_classes: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        )
-        self.head = nn.Linear(4, num_classes)
-
-    def forward(self, images_NCHW):
-        return self.head(self.layers(images_NCHW))
 
 
 @pytest.fixture
@@ -95,10 +80,12 @@ def test_threads_and_region_policy_reach_both_loaders(dataset):
     assert training.backend.task.validation.config.batch_size == 2
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: .{{20,}}"):
-        command.main([f"--{name}=1"], standalone_mode=False)
+def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason():
+    from train.train_resnet import REFUSED
+
+    for name in REFUSED:
+        with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: .{{20,}}"):
+            command.main([f"--{name}=1"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
@@ -202,6 +189,21 @@ def test_on_two_xla_devices_batchnorm_statistics_cover_the_whole_batch_and_are_r
 
 
 def on_small_net(set_attribute) -> None:
+    """Train a convolution and BatchNorm, which XLA compiles in seconds."""
+    from torch import nn
+
+    from train import train_resnet
+
+    class SmallNet(nn.Module):
+        def __init__(self, num_classes: int) -> None:
+            super().__init__()
+            convolution, normalised = nn.Conv2d(3, 4, 3, stride=2), nn.BatchNorm2d(4)
+            self.layers = nn.Sequential(convolution, normalised, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+            self.head = nn.Linear(4, num_classes)
+
+        def forward(self, images_NCHW):
+            return self.head(self.layers(images_NCHW))
+
     set_attribute(train_resnet, "create_model", lambda _name, *, image_size, num_classes: SmallNet(num_classes))
 
 

@@ -39,8 +39,7 @@ def expected(dataset, tmp_path_factory) -> dict[int, float]:
     return found
 
 
-def test_two_runs_have_the_same_losses_and_a_resumed_one_the_same_dropout(dataset, expected, tmp_path):
-    assert train(tmp_path / "same", data_path=dataset) == expected
+def test_a_resumed_run_has_the_same_dropout(dataset, expected, tmp_path):
     whole = train(tmp_path / "whole", data_path=dataset, **DROPOUT)
     assert whole != expected
     for stop in (3, 9, 0):

@@ -136,9 +136,8 @@ def test_concurrent_runs_adopt_the_same_data_once(tars, tmp_path):
     assert len(read_all(tmp_path)[0]) == 10
 
 
-@pytest.mark.parametrize("place", ["disk", "bucket"])
+@pytest.mark.parametrize(("place", "overwrite"), [("disk", False), ("disk", True), ("bucket", True)])
 @pytest.mark.parametrize("stop", ["index/train.parquet", "dataset.json"])
-@pytest.mark.parametrize("overwrite", [False, True])
 def test_one_of_two_adoptions_with_other_options_ends(place, stop, overwrite, tars, tmp_path, request, monkeypatch):
     """The first is suspended before it puts a file in place, and goes on when the second is about to end."""
     index = str(tmp_path / "index") if place == "disk" else request.getfixturevalue("bucket_url")

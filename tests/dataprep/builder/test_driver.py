@@ -13,7 +13,6 @@ from dataprep.builder.output import OvertakenError, open_build
 from dataprep.builder.recipe import build_shard
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import AccessError, BuildError, UsageError
-from dataprep.storage import open_storage
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
 from dataprep.verification.run import verify
@@ -21,28 +20,28 @@ from tests.support.build_here import Quiet, in_this_process, interrupted, reques
 from tests.support.builds import digests
 
 
-def test_repeated_command_does_nothing(originals, storage_url):
-    manifest = standing(originals, storage_url)
-    before = digests(storage_url)
+def test_repeated_command_does_nothing(originals, storage):
+    manifest = standing(originals, storage.url)
+    before = digests(storage.url)
 
     def engine(job, indexes):
         raise AssertionError
 
-    again = run_build(request(originals, storage_url), engine, Quiet())
+    again = run_build(request(originals, storage.url), engine, Quiet())
     assert (again.manifest, again.shards_built) == (manifest, 0)
-    assert digests(storage_url) == before
+    assert digests(storage.url) == before
 
 
-def test_rerun_builds_what_is_missing(originals, storage_url):
-    interrupted(request(originals, storage_url), 1)
-    assert open_storage(storage_url).stat(MANIFEST) is None
+def test_rerun_builds_what_is_missing(originals, storage):
+    interrupted(request(originals, storage.url), 1)
+    assert storage.stat(MANIFEST) is None
     built = []
 
     def engine(job, indexes):
         built.extend(indexes)
         yield from in_this_process(job, indexes)
 
-    assert run_build(request(originals, storage_url), engine, Quiet()).shards_built == 2
+    assert run_build(request(originals, storage.url), engine, Quiet()).shards_built == 2
     assert built == [0, 2]
 
 
@@ -81,16 +80,21 @@ def test_more_shards_than_a_manifest_can_hold_are_refused_before_any_is_built(or
     assert not list(tmp_path.rglob("plan.json"))
 
 
-def test_place_with_other_files_is_refused(originals, storage_url):
-    open_storage(storage_url).create("notes.txt", b"precious")
+def test_place_with_other_files_is_refused(originals, storage):
+    storage.create("notes.txt", b"precious")
     with pytest.raises(UsageError, match=r"holds no dataset of ours \(found notes\.txt\)"):
-        whole(request(originals, storage_url))
+        whole(request(originals, storage.url))
 
 
-def test_originals_inside_the_output_are_refused(originals, tmp_path):
-    inside = dataclasses.replace(request(originals, tmp_path / "out"), source_url=str(tmp_path / "out/originals"))
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_originals_inside_the_output_are_refused(originals, tmp_path, overwrite):
+    standing(originals, tmp_path / "out")
+    shutil.copytree(originals["imagenet"], tmp_path / "out/images")
+    before = digests(tmp_path / "out")
+    asked = request({"imagenet": tmp_path / "out/images"}, tmp_path / "out", seed=5, overwrite=overwrite)
     with pytest.raises(UsageError, match="are inside one another"):
-        whole(inside)
+        whole(asked)
+    assert digests(tmp_path / "out") == before
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
@@ -191,27 +195,27 @@ def _never(job, indexes):
     raise AssertionError
 
 
-def test_a_build_of_the_same_plan_may_finish_while_another_lists_the_originals(originals, storage_url):
-    asked = request(originals, storage_url)
+def test_a_build_of_the_same_plan_may_finish_while_another_lists_the_originals(originals, storage):
+    asked = request(originals, storage.url)
     found = run_build(asked, _never, Meanwhile(lambda: whole(asked)))
     assert (found.shards_built, found.assembled) == (0, False)
-    assert not list(open_storage(storage_url).list("_build/"))
+    assert not list(storage.list("_build/"))
     assert whole(asked) == found.manifest
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(originals, storage_url, overwrite):
-    others = request(originals, storage_url, seed=1)
+def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(originals, storage, overwrite):
+    others = request(originals, storage.url, seed=1)
     before = []
 
     def finish():
         whole(others)
-        before.append(digests(storage_url))
+        before.append(digests(storage.url))
 
     advice = "run this again to remove it" if overwrite else "`overwrite` it"
     with pytest.raises(UsageError, match=f"another dataset exists there already.*{advice}$"):
-        run_build(request(originals, storage_url, overwrite=overwrite), _never, Meanwhile(finish))
-    assert digests(storage_url) == before[0]
+        run_build(request(originals, storage.url, overwrite=overwrite), _never, Meanwhile(finish))
+    assert digests(storage.url) == before[0]
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -33,11 +33,11 @@ def store_enumeration(storage, name, enumeration):
 
 
 @pytest.fixture
-def places(storage_url, tmp_path):
+def places(storage, tmp_path):
     """Originals, and the dataset."""
     source = open_storage(str(tmp_path / "originals"))
     source.create("x.tar", bytes(100))
-    return source, open_storage(storage_url)
+    return source, storage
 
 
 def found() -> Enumeration:

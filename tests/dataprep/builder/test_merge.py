@@ -9,17 +9,15 @@ from dataprep.dataset.index import IndexRows, PublishingRows, open_index_file
 from dataprep.dataset.records import Event, Placement, ShardReceipt
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources import DATASETS
-from dataprep.storage import open_storage
 from tests.support.plans import planned, refs_of, small_plan
 
 REJECTED = Event("s1-0", "rejected", "truncated", "image file is truncated")
 
 
 @pytest.fixture
-def build(storage_url):
+def build(storage):
     """A build of two shards; the image of the second is rejected."""
-    claim = claim_place(open_storage(storage_url), planned(small_plan()))
-    return open_build(storage_url, claim.root)
+    return open_build(storage.url, claim_place(storage, planned(small_plan())).root)
 
 
 def put(build, index: int, keys: list[str], *events: Event, **more) -> None:

@@ -19,7 +19,6 @@ from dataprep.builder.references import (
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources.base import OwnData
-from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, in_this_process
 from tests.support.damage import flipped
 from tests.support.own_data import picture, write_files
@@ -27,8 +26,8 @@ from tests.support.plans import planned, refs_of, refs_table, small_plan
 
 
 @pytest.fixture
-def claim(storage_url):
-    return claim_place(open_storage(storage_url), planned(small_plan((2, 0, 3))))
+def claim(storage):
+    return claim_place(storage, planned(small_plan((2, 0, 3))))
 
 
 def test_references_are_read_back_from_their_table():
@@ -37,8 +36,8 @@ def test_references_are_read_back_from_their_table():
     assert refs_from_table(refs_table([])) == []
 
 
-def test_shard_has_its_own_references(claim, storage_url):
-    build = open_build(storage_url, claim.root)
+def test_shard_has_its_own_references(claim, storage):
+    build = open_build(storage.url, claim.root)
     for index in range(3):
         shard = shard_plan(build, index)
         assert list(shard.refs) == refs_of(claim.plan, index) == refs_from_table(references_of(build, index))
@@ -53,9 +52,8 @@ def test_removed_references_are_read_as_none(claim, storage):
     assert list(read_references(storage, claim, [0])) == []
 
 
-def test_a_worker_whose_references_are_gone_says_whether_its_build_was_overtaken(claim, storage_url):
-    storage = open_storage(storage_url)
-    build = open_build(storage_url, claim.root)
+def test_a_worker_whose_references_are_gone_says_whether_its_build_was_overtaken(claim, storage):
+    build = open_build(storage.url, claim.root)
     storage.delete(plan_parquet(claim.root))
     with pytest.raises(BuildError, match=r"plan\.parquet is gone.*it makes this file again from the originals"):
         shard_plan(build, 0)
@@ -74,9 +72,8 @@ def damages(whole):
     return [*(flipped(whole, bit) for bit in range(3, 8 * len(whole), len(whole))), whole[:-1], whole[:100], b""]
 
 
-def test_a_worker_builds_nothing_from_damaged_references(claim, storage_url):
-    storage, name = open_storage(storage_url), plan_parquet(claim.root)
-    build = open_build(storage_url, claim.root)
+def test_a_worker_builds_nothing_from_damaged_references(claim, storage):
+    build, name = open_build(storage.url, claim.root), plan_parquet(claim.root)
     for data in damages(storage.read(name)):
         put(storage, name, data)
         with pytest.raises(
@@ -87,10 +84,8 @@ def test_a_worker_builds_nothing_from_damaged_references(claim, storage_url):
             list(read_references(storage, claim, [0]))
 
 
-def test_flipped_bits_of_the_references_are_noticed(tmp_path):
-    storage = open_storage(str(tmp_path))
-    claim = claim_place(storage, planned(small_plan((2, 0, 3))))
-    build, path = open_build(str(tmp_path), claim.root), tmp_path / plan_parquet(claim.root)
+def test_flipped_bits_of_the_references_are_noticed(claim, storage):
+    build, path = open_build(storage.url, claim.root), storage.root / plan_parquet(claim.root)
     whole = path.read_bytes()
     for bit in range(0, 8 * len(whole), 31):
         path.write_bytes(flipped(whole, bit))
@@ -98,10 +93,8 @@ def test_flipped_bits_of_the_references_are_noticed(tmp_path):
             shard_plan(build, 0)
 
 
-def test_damage_after_the_file_was_opened_is_one_line_too(tmp_path):
-    storage = open_storage(str(tmp_path))
-    claim = claim_place(storage, planned(small_plan((2, 0, 3))))
-    build, path = open_build(str(tmp_path), claim.root), tmp_path / plan_parquet(claim.root)
+def test_damage_after_the_file_was_opened_is_one_line_too(claim, storage):
+    build, path = open_build(storage.url, claim.root), storage.root / plan_parquet(claim.root)
     shard_plan(build, 0)
     with path.open("r+b") as stream:
         stream.write(bytes(path.stat().st_size))
@@ -109,8 +102,8 @@ def test_damage_after_the_file_was_opened_is_one_line_too(tmp_path):
         shard_plan(build, 2)
 
 
-def test_damaged_references_are_made_again(claim, storage_url):
-    storage, name = open_storage(storage_url), plan_parquet(claim.root)
+def test_damaged_references_are_made_again(claim, storage):
+    name = plan_parquet(claim.root)
     whole = storage.read(name)
     for data in damages(whole)[::4]:
         put(storage, name, data)
@@ -124,8 +117,8 @@ def test_damaged_references_are_made_again(claim, storage_url):
     assert storage.read(name) == whole
 
 
-def test_references_are_not_made_of_a_plan_that_was_stored_already(claim, storage_url):
-    storage, name = open_storage(storage_url), plan_parquet(claim.root)
+def test_references_are_not_made_of_a_plan_that_was_stored_already(claim, storage):
+    name = plan_parquet(claim.root)
     again = planned(claim.plan)
     put(storage, name, b"")
     again.repair(storage, claim, print)

@@ -61,13 +61,13 @@ def test_an_unfinished_build_is_over_remains_until_they_are_removed(originals, t
     assert not is_over_remains(storage, plan)
 
 
-def test_a_build_goes_on_without_cards_beside_files_of_its_own_plan(originals, storage_url):
-    before, storage = left(originals, storage_url), open_storage(storage_url)
+def test_a_build_goes_on_without_cards_beside_files_of_its_own_plan(originals, storage):
+    before = left(originals, storage.url)
     storage.delete("README.md")
     storage.delete("croissant.json")
     storage.delete("_info.json")
-    whole(request(originals, storage_url))
-    assert digests(storage_url) == before
+    whole(request(originals, storage.url))
+    assert digests(storage.url) == before
 
 
 def test_without_a_card_overwrite_removes_nothing(originals, tmp_path):

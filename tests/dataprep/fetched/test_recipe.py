@@ -53,9 +53,8 @@ def request_of(tmp_path):
         ("tfrecord", {"dataset_info.json", "features.json"}, "laion-train.tfrecord-{:05d}"),
     ],
 )
-def test_three_files_are_planned_for_each_shard(request_of, storage_url, fmt, metadata, samples):
-    storage = open_storage(storage_url)
-    claim = claim_place(storage, WEB.plan(request_of(fmt, storage_url), BuildProgress(quiet=True), keep=True))
+def test_three_files_are_planned_for_each_shard(request_of, storage, fmt, metadata, samples):
+    claim = claim_place(storage, WEB.plan(request_of(fmt, storage.url), BuildProgress(quiet=True), keep=True))
     sidecars = {f"train/{index:05d}{end}" for index in range(3) for end in (".parquet", "_stats.json")}
     expected = metadata | sidecars | {samples.format(index) for index in range(3)}
     assert set(WEB.planned_files(storage, claim)) == expected

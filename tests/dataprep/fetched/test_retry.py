@@ -81,23 +81,16 @@ def web(served, copied):
     web.__dict__.pop("answer", None)
 
 
-@pytest.fixture(
-    params=[
-        ("webdataset", "disk"),
-        ("tfrecord", "bucket"),
-        pytest.param(("webdataset", "bucket"), marks=pytest.mark.long),
-        pytest.param(("tfrecord", "disk"), marks=pytest.mark.long),
-    ],
-    ids="-".join,
-)
+@pytest.fixture
 def built(request, web, copied, tmp_path):
     """The URL of a dataset with some failures."""
-    fmt, place = request.param
+    fmt, place = getattr(request, "param", ("tfrecord", "disk"))
     url = str(tmp_path / "storage") if place == "disk" else request.getfixturevalue("bucket_url")
     copied(url, fmt)
     return url
 
 
+@pytest.mark.parametrize("built", [("webdataset", "disk"), ("tfrecord", "bucket")], indirect=True, ids="-".join)
 def test_retried_images_are_added_and_nothing_else_changes(built, web):
     before = digests(built)
     first = read_manifest(open_storage(built))
@@ -380,9 +373,9 @@ NAMES = built_names("laion", "webdataset", "train", 5)
 
 
 @pytest.fixture
-def storage(storage_url):
+def storage(tmp_path):
     """A place with the plan and its rows."""
-    storage = open_storage(storage_url)
+    storage = open_storage(str(tmp_path))
     storage.create(CHANGE_JSON, json.dumps(asdict(PLAN)).encode())
     storage.create(rows_file(PLAN.root), b"rows")
     return storage
@@ -510,22 +503,15 @@ def test_a_worker_with_other_codecs_is_refused(job):
         retry_shard(replace(job, codecs=job.codecs | {"pillow": "0.0.1"}), 0)
 
 
-@pytest.fixture
-def built_once(web, copied, storage_url):
-    """The URL of a dataset with some failures."""
-    copied(storage_url, "webdataset")
-    return storage_url
-
-
-def test_the_new_index_begins_with_the_old_one(built_once, web):
+def test_the_new_index_begins_with_the_old_one(built, web):
     """Byte for byte except for the footer, so that a reader with the old footer reads the same rows."""
-    old = open_storage(built_once).read("index/train.parquet")
+    old = open_storage(built).read("index/train.parquet")
     web.faults.clear()
-    retry(built_once)
-    new = open_storage(built_once).read("index/train.parquet")
+    retry(built)
+    new = open_storage(built).read("index/train.parquet")
     footer_bytes = int.from_bytes(old[-8:-4], "little") + 8
     assert new.startswith(old[:-footer_bytes])
-    assert open_index_file(open_storage(built_once), "index/train.parquet").group_rows[-1] == 5
+    assert open_index_file(open_storage(built), "index/train.parquet").group_rows[-1] == 5
 
 
 def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, copied, tmp_path):
@@ -546,8 +532,8 @@ def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, copied, tmp
 
 
 @pytest.mark.parametrize("name", ["index/train.parquet", MANIFEST])
-def test_what_another_process_has_replaced_is_not_replaced_again(built_once, web, name):
-    storage = open_storage(built_once)
+def test_what_another_process_has_replaced_is_not_replaced_again(built, web, name):
+    storage = open_storage(built)
     other = written_otherwise(name, storage.read(name))
     web.faults.clear()
 
@@ -556,7 +542,7 @@ def test_what_another_process_has_replaced_is_not_replaced_again(built_once, web
         assert storage.replace(name, other, storage.read(name))
 
     with pytest.raises(ConflictError, match="another process has changed the dataset meanwhile; run the same command"):
-        retry(built_once, engine=overtaken)
+        retry(built, engine=overtaken)
     assert storage.read(name) == other
     assert read_manifest(storage).revision == 1
 

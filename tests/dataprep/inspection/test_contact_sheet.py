@@ -1,6 +1,7 @@
 """Captions beside pictures: of every format, of fetched images, and none where there are none or they are damaged."""
 
 import io
+from functools import cache
 
 import pyarrow.parquet as pq
 import pytest
@@ -25,6 +26,10 @@ def sheet(root, split=0):
     return [shown for shown, _ in open_sheet(*opened(root, split)).spread]
 
 
+whole_sheet = cache(sheet)
+"""Of datasets that are only ever read."""
+
+
 def opened(root, split=0):
     storage = open_storage(str(root))
     manifest = readable_manifest(storage)
@@ -33,7 +38,7 @@ def opened(root, split=0):
 
 @pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord", "imagenet-imagefolder", "coco-links"])
 def test_pictures_are_spread_evenly_and_small(finished, name):
-    pictures = sheet(finished(name))
+    pictures = whole_sheet(finished(name))
     keys = pq.read_table(finished(name) / "index/train.parquet").column("key").to_pylist()
     count = min(SHEET_IMAGES, len(keys))
     assert [picture.key for picture in pictures] == [keys[(2 * i + 1) * len(keys) // (2 * count)] for i in range(count)]
@@ -46,7 +51,7 @@ def test_pictures_are_spread_evenly_and_small(finished, name):
 
 
 def test_the_picture_is_that_of_the_key(finished):
-    folder, shards = sheet(finished("imagenet-imagefolder")), sheet(finished("imagenet-webdataset"))
+    folder, shards = (whole_sheet(finished(f"imagenet-{fmt}")) for fmt in ("imagefolder", "webdataset"))
     assert folder == shards
     assert {picture.class_name for picture in folder} == {picture.key.partition("/")[0] for picture in folder}
 
@@ -57,9 +62,8 @@ def test_a_small_split_is_shown_whole(finished):
 
 
 def test_a_dataset_in_a_bucket_gives_the_same_pictures(bucket_url, finished):
-    for fmt in ("webdataset", "imagefolder"):
-        url = upload(finished(f"imagenet-{fmt}"), f"{bucket_url}/{fmt}")
-        assert sheet(url) == sheet(finished(f"imagenet-{fmt}"))
+    whole = finished("imagenet-imagefolder")
+    assert sheet(upload(whole, bucket_url)) == whole_sheet(whole)
 
 
 def test_an_image_that_cannot_be_shown_has_a_reason(damaged):
@@ -121,7 +125,7 @@ def test_long_captions_are_shortened(tmp_path):
 def test_a_dataset_without_captions_shows_none(finished, name):
     _, manifest, split = opened(finished(name))
     assert caption_field(manifest, split) == ""
-    assert set(captions(finished(name)).values()) == {""}
+    assert {each.caption for each in whole_sheet(finished(name))} == {""}
 
 
 @pytest.mark.parametrize("fmt", ["webdataset", "tfrecord"])

@@ -21,8 +21,8 @@ def unpack(storage, images=IMAGES, file=FILE):
             add(image)
 
 
-def test_images_are_ranges_again(storage_url, tmp_path):
-    output, originals = open_storage(storage_url), open_storage(str(tmp_path / "originals"))
+def test_images_are_ranges_again(storage, tmp_path):
+    output, originals = storage, open_storage(str(tmp_path / "originals"))
     unpack(output)
     unpack(output)  # a second process that unpacks the same is no conflict
     assert unpacked_list(output, unpacked_name(FILE)) == (array("q", map(len, IMAGES)), array("I", SUMS))
@@ -110,8 +110,8 @@ def test_a_file_that_is_not_whole_is_removed_and_unpacked_again(tmp_path, damage
         (SampleRef("k", FILE.name, 4, 10, crc32c=SUMS[2]), "k"),  # no image of the file
     ],
 )
-def test_an_image_without_its_checksum_is_named_and_its_file_removed(storage_url, tmp_path, ref, which):
-    output = open_storage(storage_url)
+def test_an_image_without_its_checksum_is_named_and_its_file_removed(storage, tmp_path, ref, which):
+    output = storage
     unpack(output)
     source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
     read = UnpackedImages(open_storage(str(tmp_path)), output, [source])
