@@ -38,6 +38,13 @@ from loaders.decode.crop import View, as_views
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    Files: TypeAlias = Sequence[bytes | memoryview]
+    """Encoded images."""
+    Pixels: TypeAlias = NDArray[np.uint8]
+    Numbers: TypeAlias = NDArray[np.int32]
+    Reasons: TypeAlias = list[str | None]
+    """For each image None, or the reason that it could not be decoded."""
+
 Interpolation: TypeAlias = Literal["bilinear", "bicubic", "bilinear-no-antialias"]
 """Interpolation of a view; the last one is tf.image.resize's and OpenCV's."""
 Backend: TypeAlias = Literal["auto", "extension", "library"]
@@ -84,13 +91,7 @@ class Decoder(ABC):
             except UnusableImageError as error:
                 raise ImageError(f"not an image of a known format: {error}; expected a JPEG") from error
 
-    def decode_many(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: Sequence[View],
-        out_NHWC: NDArray[np.uint8],
-        rows: Sequence[int],
-    ) -> list[str | None]:
+    def decode_many(self, images: Files, views: Sequence[View], out_NHWC: Pixels, rows: Sequence[int]) -> Reasons:
         """Write image i, seen through views[i], to out_NHWC[rows[i]].
 
         Args:
@@ -105,12 +106,8 @@ class Decoder(ABC):
         return self.decode_views(images, [(view,) for view in views], (out_NHWC[:, None],), rows)
 
     def decode_views(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: Sequence[Sequence[View]] | NDArray[np.int32],
-        outs: Sequence[NDArray[np.uint8]],
-        rows: Sequence[int],
-    ) -> list[str | None]:
+        self, images: Files, views: Sequence[Sequence[View]] | Numbers, outs: Sequence[Pixels], rows: Sequence[int]
+    ) -> Reasons:
         """Decode each image once, and write view v of image i, views[i][v], to the v-th of rows[i] of all `outs`.
 
         Every view has the pixels that `decode_many` gives for it alone.
@@ -137,12 +134,8 @@ class Decoder(ABC):
         return reasons
 
     def decode_letterboxes(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: Sequence[View],
-        out_NHWC: NDArray[np.uint8],
-        rows: Sequence[int],
-    ) -> list[str | None]:
+        self, images: Files, views: Sequence[View], out_NHWC: Pixels, rows: Sequence[int]
+    ) -> Reasons:
         """Write the complete image i to the middle of out_NHWC[rows[i]], and 0 around it; see `decode_many`."""
         reasons = []
         for data, view, row in zip(images, views, rows, strict=True):
@@ -156,13 +149,7 @@ class Decoder(ABC):
             out_HWC[top : top + height, left : left + width] = pixels_1TP.reshape(height, width, 3)
         return reasons
 
-    def decode_patches(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: Sequence[View],
-        out_NTP: NDArray[np.uint8],
-        starts: Sequence[int],
-    ) -> list[str | None]:
+    def decode_patches(self, images: Files, views: Sequence[View], out_NTP: Pixels, starts: Sequence[int]) -> Reasons:
         """Write the patches of image i, seen through views[i], to the tokens of `out_NTP` from starts[i] on.
 
         Args:
@@ -187,13 +174,7 @@ class Decoder(ABC):
         return reasons
 
     @abstractmethod
-    def _decode_jpeg_patches(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: NDArray[np.int32],
-        out_NTP: NDArray[np.uint8],
-        starts: NDArray[np.int32],
-    ) -> list[str | None]:
+    def _decode_jpeg_patches(self, images: Files, views: Numbers, out_NTP: Pixels, starts: Numbers) -> Reasons:
         """Implement `decode_patches` for plain JPEGs."""
 
     @abstractmethod
@@ -201,21 +182,11 @@ class Decoder(ABC):
         """Return height and width of a JPEG. Raises ValueError or KeyError for anything else."""
 
     @abstractmethod
-    def _decode_jpegs(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: NDArray[np.int32],
-        outs: Sequence[NDArray[np.uint8]],
-        rows: NDArray[np.int32],
-    ) -> list[str | None]:
+    def _decode_jpegs(self, images: Files, views: Numbers, outs: Sequence[Pixels], rows: Numbers) -> Reasons:
         """Implement `decode_views` for plain JPEGs."""
 
     def _decode_by_pillow(
-        self,
-        data: bytes | memoryview,
-        views: Sequence[View],
-        outs_HWC: Sequence[NDArray[np.uint8]],
-        reason: str,
+        self, data: bytes | memoryview, views: Sequence[View], outs_HWC: Sequence[Pixels], reason: str
     ) -> str | None:
         """Decode images that a JPEG decoder refuses: CMYK, arithmetic coding, PNG."""
         try:
@@ -231,7 +202,7 @@ class Decoder(ABC):
         self._scale_image(rgb, views, outs_HWC)
         return None
 
-    def _scale_image(self, image: Image, views: Sequence[View], outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
+    def _scale_image(self, image: Image, views: Sequence[View], outs_HWC: Sequence[Pixels]) -> None:
         """Scale the views of an image that Pillow decoded."""
         image_HWC = np.asarray(image)
         for view, out_HWC in zip(views, outs_HWC, strict=True):
@@ -305,30 +276,18 @@ class _ExtensionDecoder(Decoder):
 
         return _jpeg.image_size(data)
 
-    def _decode_jpegs(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: NDArray[np.int32],
-        outs: Sequence[NDArray[np.uint8]],
-        rows: NDArray[np.int32],
-    ) -> list[str | None]:
+    def _decode_jpegs(self, images: Files, views: Numbers, outs: Sequence[Pixels], rows: Numbers) -> Reasons:
         from loaders.decode import _jpeg
 
         return _jpeg.decode_views(images, views, rows, outs, FILTERS[self._interpolation])
 
-    def _decode_jpeg_patches(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: NDArray[np.int32],
-        out_NTP: NDArray[np.uint8],
-        starts: NDArray[np.int32],
-    ) -> list[str | None]:
+    def _decode_jpeg_patches(self, images: Files, views: Numbers, out_NTP: Pixels, starts: Numbers) -> Reasons:
         from loaders.decode import _jpeg
 
         patch = patch_side(out_NTP)
         return _jpeg.decode_patches(images, views, starts, out_NTP, FILTERS[self._interpolation], patch)
 
-    def _scale_image(self, image: Image, views: Sequence[View], outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
+    def _scale_image(self, image: Image, views: Sequence[View], outs_HWC: Sequence[Pixels]) -> None:
         from loaders.decode import _jpeg
 
         # Pillow's pixels differ from ours without antialiasing, where it scales a narrow box's height first, and where
@@ -368,25 +327,13 @@ class _LibraryDecoder(Decoder):
         height, width, _, _ = simplejpeg.decode_jpeg_header(data, strict=False)
         return height, width
 
-    def _decode_jpegs(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: NDArray[np.int32],
-        outs: Sequence[NDArray[np.uint8]],
-        rows: NDArray[np.int32],
-    ) -> list[str | None]:
+    def _decode_jpegs(self, images: Files, views: Numbers, outs: Sequence[Pixels], rows: Numbers) -> Reasons:
         return [
             self._decode_jpeg(data, as_views(numbers_V9), images_of_row(outs, row))
             for data, numbers_V9, row in zip(images, views, rows.tolist(), strict=True)
         ]
 
-    def _decode_jpeg_patches(
-        self,
-        images: Sequence[bytes | memoryview],
-        views: NDArray[np.int32],
-        out_NTP: NDArray[np.uint8],
-        starts: NDArray[np.int32],
-    ) -> list[str | None]:
+    def _decode_jpeg_patches(self, images: Files, views: Numbers, out_NTP: Pixels, starts: Numbers) -> Reasons:
         reasons = []
         for data, numbers, start in zip(images, views.tolist(), starts.tolist(), strict=True):
             view = View(*numbers)
@@ -395,9 +342,7 @@ class _LibraryDecoder(Decoder):
             cut_patches(whole_HWC, out_NTP, start)
         return reasons
 
-    def _decode_jpeg(
-        self, data: bytes | memoryview, views: Sequence[View], outs_HWC: Sequence[NDArray[np.uint8]]
-    ) -> str | None:
+    def _decode_jpeg(self, data: bytes | memoryview, views: Sequence[View], outs_HWC: Sequence[Pixels]) -> str | None:
         import simplejpeg
 
         try:
@@ -418,7 +363,7 @@ class _LibraryDecoder(Decoder):
         return None
 
 
-def _decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8]:
+def _decode_rows(data: bytes | memoryview, rows: int) -> Pixels:
     """Decode at least the first `rows` rows of a JPEG.
 
     Raises:
@@ -428,7 +373,7 @@ def _decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8]:
 
     shorter = without_lower_rows(data, rows)
     try:
-        image_HWC: NDArray[np.uint8] = simplejpeg.decode_jpeg(shorter, strict=False)
+        image_HWC: Pixels = simplejpeg.decode_jpeg(shorter, strict=False)
     except ValueError:
         if shorter is data:
             raise
@@ -437,17 +382,17 @@ def _decode_rows(data: bytes | memoryview, rows: int) -> NDArray[np.uint8]:
     return image_HWC
 
 
-def images_of_row(outs: Sequence[NDArray[np.uint8]], row: int) -> list[NDArray[np.uint8]]:
+def images_of_row(outs: Sequence[Pixels], row: int) -> list[Pixels]:
     """Return the images of one row, each HWC, in the order of its views."""
     return [image_HWC for out_NVHWC in outs for image_HWC in out_NVHWC[row]]
 
 
-def patch_side(patches: NDArray[np.uint8]) -> int:
+def patch_side(patches: Pixels) -> int:
     """Return the side of patches whose last axis holds their pixels."""
     return math.isqrt(patches.shape[-1] // 3)
 
 
-def cut_patches(image_HWC: NDArray[np.uint8], out_NTP: NDArray[np.uint8], start: int) -> None:
+def cut_patches(image_HWC: Pixels, out_NTP: Pixels, start: int) -> None:
     """Write the patches of an image to the tokens of `out_NTP` from `start` on, counted over all rows of it."""
     side = patch_side(out_NTP)
     rows, columns = image_HWC.shape[0] // side, image_HWC.shape[1] // side
@@ -455,7 +400,7 @@ def cut_patches(image_HWC: NDArray[np.uint8], out_NTP: NDArray[np.uint8], start:
     out_NTP.reshape(-1, out_NTP.shape[-1])[start : start + len(patches)] = patches
 
 
-def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.uint8]:
+def image_of_patches(patches_TV: Pixels, columns: int) -> Pixels:
     """Assemble the image (H, W, 3) from its patches, `columns` of them in each row of the grid; return a copy."""
     side = patch_side(patches_TV)
     rows = len(patches_TV) // columns
@@ -463,7 +408,7 @@ def image_of_patches(patches_TV: NDArray[np.uint8], columns: int) -> NDArray[np.
     return pixels.swapaxes(1, 2).reshape(rows * side, columns * side, 3)
 
 
-def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequence[NDArray[np.uint8]]) -> None:
+def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequence[Pixels]) -> None:
     """Refuse views that would take too much memory, or that reach outside the image.
 
     Raises:
@@ -481,9 +426,7 @@ def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequen
             raise ValueError("the output is not inside the resized view")
 
 
-def scale_by_pillow(
-    image_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...], interpolation: Interpolation
-) -> NDArray[np.uint8]:
+def scale_by_pillow(image_HWC: Pixels, view: View, size: tuple[int, ...], interpolation: Interpolation) -> Pixels:
     """Return the output of a view, shape (*size, 3), as torchvision's transforms on PIL images make it."""
     from PIL import Image
 
@@ -505,9 +448,7 @@ def scale_by_pillow(
     return np.asarray(window.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if view.flip else window)
 
 
-def _scale_by_torch(
-    image_HWC: NDArray[np.uint8], view: View, size: tuple[int, ...], interpolation: Interpolation
-) -> NDArray[np.uint8]:
+def _scale_by_torch(image_HWC: Pixels, view: View, size: tuple[int, ...], interpolation: Interpolation) -> Pixels:
     """Return the output of a view: at most two grey levels from Pillow's, 0.003 on average, in a sixth of its time."""
     import torch
 
@@ -529,7 +470,7 @@ def _scale_by_torch(
         return (window.flip(1) if view.flip else window).numpy()
 
 
-def _box(image_HWC: NDArray[np.uint8], view: View) -> NDArray[np.uint8]:
+def _box(image_HWC: Pixels, view: View) -> Pixels:
     return image_HWC[view.top : view.top + view.height, view.left : view.left + view.width]
 
 
