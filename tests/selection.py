@@ -1,7 +1,7 @@
 """What `make test` leaves to `make test-all`, and, as `python -m tests.selection`, which of that a change touches.
 
-`make test` keeps the rooms of dataprep, the core of the loaders, the complete system (crashes, attacks, same bytes),
-one adapter and one small training. `.ci/run` adds to it what a change touches by path.
+`make test` keeps the rooms of dataprep that others build on, the core of the loaders, the complete system (crashes,
+attacks, same bytes), one adapter and one small training. `.ci/run` adds to it what a change touches by path.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ READERS = ("dataprep/formats/", "dataprep/dataset/", "dataprep/builder/")
 """What other libraries read of a dataset."""
 SOURCES = ("dataprep/sources/", *READERS)
 FETCHED = ("dataprep/fetched/", "dataprep/web/", "dataprep/sources/laion.py")
+INSPECTED = ("dataprep/inspection/", "dataprep/pages.py", "dataprep/commands/inspect.py", *READERS)
+REPLICATED = ("dataprep/cloud/", "dataprep/storage/", "dataprep/dataset/", "dataprep/commands/replicate.py")
+DEMO = ("dataprep/demo/", "dataprep/commands/demo_data.py")
 ADOPTED = ("dataprep/adoption/", "dataprep/formats/", "dataprep/dataset/")
 TPU = (
     "dataprep/cloud/",
@@ -41,16 +44,22 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/builder/test_croissant.py::test_mlcroissant_reads_index_images_and_annotations": READERS,
     "tests/dataprep/builder/test_growth.py::test_tfds_reads_a_dataset_that_grew_and_shrank": READERS,
     "tests/dataprep/builder/test_restart.py::test_tensorflow_gets_the_same_pixels": READERS,
+    "tests/dataprep/cloud/test_replicate.py": REPLICATED,
     "tests/dataprep/cloud/tpu": TPU,
     "tests/dataprep/builder/test_cards.py::test_datasets_loads_the_folder_by_its_card": READERS,
     "tests/dataprep/commands/test_bench.py": ("loaders/bench/", "loaders/engine/", "dataprep/commands/bench.py"),
+    "tests/dataprep/commands/test_build_laion.py": (*FETCHED, *READERS, "dataprep/commands/"),
     "tests/dataprep/commands/test_build_run.py": ("pipelines/", "dataprep/commands/"),
+    "tests/dataprep/commands/test_demo_data.py": DEMO,
     "tests/dataprep/commands/test_diagnose.py": ("loaders/diagnosis/", "dataprep/commands/diagnose.py"),
-    "tests/dataprep/commands/test_inspect_browser.py": ("dataprep/inspection/", "dataprep/commands/inspect.py"),
+    "tests/dataprep/commands/test_inspect.py": INSPECTED,
+    "tests/dataprep/commands/test_inspect_browser.py": INSPECTED,
+    "tests/dataprep/commands/test_replicate.py": REPLICATED,
     "tests/dataprep/commands/test_tpu.py": TPU,
     "tests/dataprep/commands/test_tpu_jobs.py": TPU,
     "tests/dataprep/commands/test_tpu_machines.py": TPU,
     "tests/dataprep/commands/test_train.py": ("train/", "dataprep/commands/train.py"),
+    "tests/dataprep/demo": DEMO,
     "tests/dataprep/formats/test_annotations.py::test_tfds_reads_values_of_every_kind": READERS,
     "tests/dataprep/formats/test_imagefolder.py::test_torchvision_numbers_folders_as_the_line_says": READERS,
     "tests/dataprep/formats/test_imagefolder.py::test_torchvision_sees_every_image_five_times_in_ten_folders": READERS,
@@ -62,6 +71,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/formats/test_tfrecord.py::test_tfds_loads_the_directory": READERS,
     "tests/dataprep/formats/test_webdataset.py::test_long_keys_are_read_by_the_libraries": READERS,
     "tests/dataprep/host/test_program.py::test_windows_is_refused_by_programs_of_training": ("train/",),
+    "tests/dataprep/inspection": INSPECTED,
     "tests/dataprep/sources/test_table_files.py::test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error": (
         SOURCES
     ),
@@ -91,6 +101,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/test_accounts.py": DOCUMENTS,
     "tests/test_agents.py": DOCUMENTS,
     "tests/test_coco.py": SOURCES,
+    "tests/test_crash_laion.py": FETCHED,
     "tests/test_damaged_dataset.py": DOCUMENTS,
     "tests/test_document_figures.py": CODE,
     "tests/test_documents.py": CODE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import shlex
@@ -15,7 +16,7 @@ import pytest
 
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
-from tests.support.builds import command
+from tests.support.builds import succeeds
 from tests.support.picture_web import picture, picture_web
 
 DATA = Path("DATA.md").read_text()
@@ -91,12 +92,11 @@ def world(web, tmp_path_factory):
     write_datacomp(folder / "datacomp_1b", web)
     for line in LINES:
         program, *words = shlex.split(line)
-        if program == "dataprep":
-            arguments = command(*words, "--allow-network", "127.0.0.0/8", "--host-per-second", "1000", "--workers", "1")
-        else:
-            arguments = [sys.executable, *words]
-        run = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, f"{line}\n{run.stderr[-2000:]}"
+        with contextlib.chdir(folder):
+            if program == "dataprep":
+                succeeds(*words, "--allow-network", "127.0.0.0/8", "--host-per-second", "1000", "--workers", "1")
+            else:
+                subprocess.run([sys.executable, *words], check=True)
     return folder
 
 

@@ -6,7 +6,7 @@ import io
 import json
 import zipfile
 
-from tests.support.builds import dataprep_anew
+from tests.support.builds import dataprep
 from tests.support.converting import content
 from tests.support.markdown import blocks, commands, words_of
 from tests.support.own_data import picture
@@ -38,12 +38,12 @@ def test_the_example_is_built_in_every_format_by_the_commands_of_the_document(tm
     ]
     assert [words[0] for words in shown] == ["build", "verify"]
     for words in shown:
-        run = dataprep_anew(*words)
+        run = dataprep(*words)
         assert run.returncode == 0, run.stderr
     found = content("shards")
     assert (found["classes"], sorted(found["features"])) == (("cat", "dog"), ["caption", "weights"])
     assert {split: len(samples) for split, (_, samples) in found["splits"].items()} == {"train": 5, "val": 2}
     for fmt in ("tfrecord", "imagefolder"):
         words = [fmt if word == "webdataset" else f"shards-{fmt}" if word == "shards" else word for word in shown[0]]
-        assert dataprep_anew(*words).returncode == 0
+        assert dataprep(*words).returncode == 0
         assert content(f"shards-{fmt}") == found

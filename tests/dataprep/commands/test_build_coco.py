@@ -11,6 +11,7 @@ from dataprep.storage import open_storage
 from loaders import open_loader, transform_boxes
 from tests.support.builds import dataprep, digests, refuses
 from tests.support.coco import small_documents, write_small
+from tests.support.finished import verify_here
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def test_all_annotations_that_are_there_are_taken(source, tmp_path):
     before = digests(tmp_path / "out")
     again = json.loads(build(source, tmp_path / "out", "--json").stdout)
     assert (again["shards_built"], digests(tmp_path / "out")) == (0, before)
-    assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
+    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
     fields = ("captions", "objects")
     with open_loader(tmp_path / "out", "val", batch_size=3, fields=fields, views=True, image_size=16) as loader:
         batch = next(iter(loader))

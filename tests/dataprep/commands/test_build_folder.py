@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from tests.support.builds import dataprep, digests, refuses, succeeds
+from tests.support.finished import verify_here
 from tests.support.own_data import annotated, class_folders, picture, write_files
 
 JPEG = picture(1)
@@ -26,7 +27,7 @@ def test_what_the_user_says_is_recorded_and_a_rerun_does_nothing(tmp_path):
     before = digests(tmp_path / "out")
     again = json.loads(dataprep(*command(source, tmp_path / "out", *more)).stdout)
     assert (again["shards_built"], digests(tmp_path / "out")) == (0, before)
-    assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
+    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
     shown = dataprep("inspect", tmp_path / "out").stdout
     assert "pets" in shown
     assert "objects (records of bbox, category, name)" in " ".join(shown.split())
@@ -39,7 +40,7 @@ def test_the_user_chooses_the_members_of_features(tmp_path):
     features = json.loads(run.stdout)["features"]
     members = {name: each["member"] for name, each in features.items() if "member" in each}
     assert members == {"objects": "objects.json", "year": "year.txt"}
-    assert dataprep("verify", tmp_path / "out", "--deep").returncode == 0
+    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
     assert "--members is" in refuses(*arguments).stderr
 
 

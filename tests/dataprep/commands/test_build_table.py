@@ -8,6 +8,7 @@ from dataprep.dataset.index import read_events
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.builds import dataprep, refuses, succeeds
+from tests.support.finished import verify_here
 from tests.support.own_data import picture, write_files
 from tests.support.tables import hub, listed
 from tests.support.words import replaced
@@ -37,7 +38,7 @@ def test_a_folder_of_the_hub(tmp_path):
     again = dataprep(*command(source, output, "--licence", "CC0-1.0"))
     assert "was whole already; nothing was done" in again.stdout
     assert not (output / "_build").exists()
-    assert dataprep("verify", output, "--deep").returncode == 0
+    assert verify_here(output, deep=True).verdict == "whole"
 
 
 def test_one_table_beside_its_images_and_the_output(tmp_path):
@@ -96,7 +97,7 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
     }
     listing = dataprep("inspect", output, "--rejected").stdout
     assert "images/scan\ta picture of type TIFF, which is not read\n" in listing
-    assert dataprep("verify", output, "--deep").returncode == 0
+    assert verify_here(output, deep=True).verdict == "whole"
 
 
 @pytest.mark.parametrize("more", [["--dry-run"], []])

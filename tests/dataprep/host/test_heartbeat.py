@@ -1,20 +1,18 @@
 import os
 import re
 import socket
-import subprocess
 import threading
 import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from subprocess import PIPE
 
 import pytest
 
 from dataprep.host import heartbeat
 from dataprep.host.heartbeat import Beats, Standstill, beat, minutes, watched
 from tests.support import warm
-from tests.support.builds import build_arguments, command
+from tests.support.builds import build_arguments
 
 
 class Clock:
@@ -77,22 +75,32 @@ def silent_server():
 
 def test_a_build_whose_originals_never_answer_ends_with_an_error_that_names_them(silent_server, tmp_path):
     """With --json and without it, both at once."""
-    environment = {**os.environ, "STORAGE_EMULATOR_HOST": silent_server}
-    builds = []
+    commands = {}
     for name in ("plain", "json"):
         words = build_arguments("coco-dup5", "gs://silent/coco", tmp_path / name, "webdataset", "--region-policy=off")
-        words += ["--stall-minutes", "0.05"]
-        if name == "plain":
-            words.remove("--json")
-        builds.append(subprocess.Popen(command(*words), stdout=PIPE, stderr=PIPE, text=True, env=environment))
-    for build in builds:
-        out, err = build.communicate(timeout=800)
-        assert (build.returncode, out) == (1, ""), err
-        lines = err.splitlines()
-        assert "nothing was read or written for" in lines[0]
-        assert "this ends after 3 s (--stall-minutes)" in lines[0]
-        assert re.match("dataprep: listing the originals of train: nothing was read or written for [34] s", lines[-1])
-        assert "Traceback" not in err
+        commands[name] = [word for word in words if word != "--json" or name == "json"]
+    for err in ended_without_answers(silent_server, commands).values():
+        first, *_, last = err.splitlines()
+        assert "nothing was read or written for" in first
+        assert "this ends after 3 s (--stall-minutes)" in first
+        assert re.match("dataprep: listing the originals of train: nothing was read or written for [34] s", last)
+
+
+def ended_without_answers(server, commands):
+    """Run commands at once against a server that never answers; what each wrote to stderr, by its name."""
+    environment = {**os.environ, "STORAGE_EMULATOR_HOST": server}
+    start = partial(warm.start, environment=environment, folder=Path.cwd(), imported=warm.DATAPREP)
+    errors = {}
+    with ExitStack() as stack:
+        started = {
+            name: stack.enter_context(start("dataprep", *map(str, words), "--stall-minutes", "0.05"))
+            for name, words in commands.items()
+        }
+        for name, process in started.items():
+            out, errors[name] = process.communicate(800)
+            assert (process.returncode, out) == (1, ""), f"{name}: {errors[name]}"
+            assert "Traceback" not in errors[name]
+    return errors
 
 
 CONTACT = ("--contact", "https://example.org/tests")
@@ -106,18 +114,9 @@ COMMANDS = {
 
 
 def test_every_command_whose_bucket_never_answers_ends_with_one_line(silent_server):
-    """The code that watches a build watches every command, from the first request on; all of them run at once."""
-    environment = {**os.environ, "STORAGE_EMULATOR_HOST": silent_server}
-    start = partial(warm.start, environment=environment, folder=Path.cwd(), imported=warm.DATAPREP)
-    with ExitStack() as stack:
-        started = {
-            name: stack.enter_context(start("dataprep", *words, "--json", "--stall-minutes", "0.05"))
-            for name, words in COMMANDS.items()
-        }
-        for name, process in started.items():
-            out, err = process.communicate(800)
-            assert (process.returncode, out) == (1, ""), f"{name}: {err}"
-            *_, warned, last = err.splitlines()
-            assert warned.startswith("dataprep: warning: "), f"{name}: {err}"
-            assert re.search(r"nothing was read or written for [34] s \(--stall-minutes\)", last), f"{name}: {err}"
-            assert "Traceback" not in err
+    """The code that watches a build watches every command, from the first request on."""
+    commands = {name: [*words, "--json"] for name, words in COMMANDS.items()}
+    for name, err in ended_without_answers(silent_server, commands).items():
+        *_, warned, last = err.splitlines()
+        assert warned.startswith("dataprep: warning: "), f"{name}: {err}"
+        assert re.search(r"nothing was read or written for [34] s \(--stall-minutes\)", last), f"{name}: {err}"
