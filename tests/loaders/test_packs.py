@@ -51,11 +51,8 @@ def test_batches_are_the_same_for_every_format_and_any_number_of_workers(referen
     assert load_rows(dataset(fmt), 10, **SMALL, processes=processes, threads=threads) == reference
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 6])
-def test_ranks_together_load_the_rows_of_a_single_rank(reference, dataset, world_size):
-    ranks = [
-        load_rows(dataset("webdataset"), 10, **SMALL, rank=rank, world_size=world_size) for rank in range(world_size)
-    ]
+def test_ranks_together_load_the_rows_of_a_single_rank(reference, dataset):
+    ranks = [load_rows(dataset("webdataset"), 10, **SMALL, rank=rank, world_size=3) for rank in range(3)]
     for parts, expected in zip(zip(*ranks, strict=True), reference, strict=True):
         assert [row for rows in zip(*parts, strict=True) for row in rows] == expected
 

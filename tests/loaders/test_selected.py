@@ -56,14 +56,11 @@ def test_batches_of_a_view_are_the_same_from_every_format_and_place(dataset, buc
     assert load(viewed(bucket_dataset(fmt), sample=0.5), 20, **SMALL, threads=2) == reference
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_together_load_the_batches_of_a_single_rank(dataset, world_size):
+def test_ranks_together_load_the_batches_of_a_single_rank(dataset):
     url = viewed(dataset("tfrecord"), sample=0.4)
-    ranks = [
-        [keys for keys, _ in load(url, 8, **SMALL, rank=rank, world_size=world_size)] for rank in range(world_size)
-    ]
+    ranks = [[keys for keys, _ in load(url, 8, **SMALL, rank=rank, world_size=4)] for rank in range(4)]
     for batch, (expected, _) in enumerate(load(url, 8, **SMALL)):
-        rows = zip(*(ranks[rank][batch] for rank in range(world_size)), strict=True)
+        rows = zip(*(keys[batch] for keys in ranks), strict=True)
         assert [key for row in rows for key in row] == expected
 
 
