@@ -43,7 +43,7 @@ def ended(entry: str, folder: Path, capsys: pytest.CaptureFixture[str], **flags:
     return code, capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("entry", "lr"), zip(ENTRIES, (1e38, 1e300, 1e38, 1e300), strict=True))
+@pytest.mark.parametrize(("entry", "lr"), [*zip(ENTRIES, (1e38, 1e300, 1e38, 1e300), strict=True)])
 def test_a_learning_rate_beyond_all_numbers_ends_in_one_line(dataset, entry, lr, tmp_path, capsys):
     code, line = ended(entry, tmp_path, capsys, data_path=dataset, lr=lr)
     assert code == 1

@@ -27,7 +27,7 @@ def sheet(root, split=0):
 
 
 whole_sheet = cache(sheet)
-"""Of datasets that are only ever read."""
+"""The sheet of a dataset that is only ever read."""
 
 
 def opened(root, split=0):
