@@ -3,6 +3,7 @@
 import os
 import shutil
 from functools import partial
+from itertools import product
 
 import pytest
 
@@ -18,6 +19,8 @@ LEFT_OVER = {"leftover", "extra", "card"}
 """What `verify` may find of a change that was killed: its own files, and those that nothing names."""
 COUNTS = {"remove": (12, 10), "append": (12, 16)}
 FORMATS = ("webdataset", "tfrecord", "imagefolder")
+SAMPLE = (("remove", "imagefolder"), ("append", "tfrecord"))
+"""What `make test` has of them."""
 
 
 @pytest.fixture
@@ -95,8 +98,10 @@ def _stop_often(kind, words, url, reset, *, every, requests, environment):
     return stops
 
 
-@pytest.mark.parametrize("kind", ["remove", "append"])
-@pytest.mark.parametrize("fmt", [*FORMATS[1:], pytest.param(FORMATS[0], marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("kind", "fmt"),
+    [pytest.param(*pair, marks=[pytest.mark.long] * (pair not in SAMPLE)) for pair in product(COUNTS, FORMATS)],
+)
 def test_a_change_that_is_killed_on_a_disk_is_finished_by_a_rerun(pets, tmp_path, kind, fmt):
     url, first = tmp_path / "out", tmp_path / "first"
     words = _words(kind, fmt, pets, url, tmp_path)

@@ -59,9 +59,9 @@ def pod(cloud: FakeCloud) -> FakeCloud:
 
 
 @pytest.fixture
-def storage(tmp_path: Path) -> Storage:
-    """A folder to which nothing was written; that a bucket does the same is shown by `storage/test_base.py`."""
-    return open_storage(str(tmp_path / "storage"))
+def storage(storage_url: str) -> Storage:
+    """A folder, then a prefix of a bucket, to which nothing was written."""
+    return open_storage(storage_url)
 
 
 @pytest.fixture

@@ -77,14 +77,14 @@ def test_adopted_originals_are_not_removed(originals, tmp_path):
     assert digests(output) == before
 
 
-def test_a_build_killed_before_it_claims_its_place_may_continue_with_any_options(originals, tmp_path, monkeypatch):
+def test_a_build_killed_before_it_claims_its_place_may_continue_with_any_options(originals, storage, monkeypatch):
     put = "dataprep.builder.output._put_pointer"
     for more in ({"seed": 1}, {"seed": 2, "overwrite": True}):
         with monkeypatch.context() as patch:
             patch.setattr(put, lambda *_: (_ for _ in ()).throw(Killed))
             with pytest.raises(Killed):
-                whole(request(originals, tmp_path, **more))
-    assert whole(request(originals, tmp_path, seed=3)).options["seed"] == 3
+                whole(request(originals, storage.url, **more))
+    assert whole(request(originals, storage.url, seed=3)).options["seed"] == 3
 
 
 def test_the_marker_of_a_removal_killed_before_it_began_is_removed_by_the_next_run(originals, tmp_path):

@@ -19,6 +19,7 @@ from dataprep.builder.references import (
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.errors import BuildError, FormatError
 from dataprep.sources.base import OwnData
+from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, in_this_process
 from tests.support.damage import flipped
 from tests.support.own_data import picture, write_files
@@ -84,8 +85,14 @@ def test_a_worker_builds_nothing_from_damaged_references(claim, storage):
             list(read_references(storage, claim, [0]))
 
 
-def test_flipped_bits_of_the_references_are_noticed(claim, storage):
-    build, path = open_build(storage.url, claim.root), storage.root / plan_parquet(claim.root)
+def opened(folder):
+    """A build on a disk, and the file of its references."""
+    claim = claim_place(open_storage(str(folder)), planned(small_plan((2, 0, 3))))
+    return open_build(str(folder), claim.root), folder / plan_parquet(claim.root)
+
+
+def test_flipped_bits_of_the_references_are_noticed(tmp_path):
+    build, path = opened(tmp_path)
     whole = path.read_bytes()
     for bit in range(0, 8 * len(whole), 31):
         path.write_bytes(flipped(whole, bit))
@@ -93,8 +100,8 @@ def test_flipped_bits_of_the_references_are_noticed(claim, storage):
             shard_plan(build, 0)
 
 
-def test_damage_after_the_file_was_opened_is_one_line_too(claim, storage):
-    build, path = open_build(storage.url, claim.root), storage.root / plan_parquet(claim.root)
+def test_damage_after_the_file_was_opened_is_one_line_too(tmp_path):
+    build, path = opened(tmp_path)
     shard_plan(build, 0)
     with path.open("r+b") as stream:
         stream.write(bytes(path.stat().st_size))
