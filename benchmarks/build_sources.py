@@ -2,10 +2,9 @@
 
     python benchmarks/build_sources.py --corpus DIR --json build_sources.json
 
-The bucket is an emulator on loopback that delays every request; originals and dataset are in it. It shares the cores
-with the build, and is not counted as its CPU time. It keeps all objects in memory: with 24 GB, 4,000 images fit, 16,000
-do not. The plain loops (peers/bucket_loops.py) read the same ranges and upload the images' bytes, are given the list,
-and commit nothing.
+The bucket is an emulator on loopback that delays every request, and keeps originals and dataset as files. It shares the
+cores with the build, and is not counted as its CPU time: `of_disk_by_cpu` leaves its share out. The plain loops
+(peers/bucket_loops.py) read the same ranges and upload the images' bytes, are given the list, and commit nothing.
 """
 
 from __future__ import annotations
@@ -182,7 +181,7 @@ def main() -> None:
     parser.add_argument("--checks", nargs="+", choices=["decode", "none"], default=["decode", "none"])
     parser.add_argument("--latency-ms", type=float, default=50)
     options = parser.parse_args()
-    with work_folder(options, "build-sources") as work, GCSEmulator() as emulator:
+    with work_folder(options, "build-sources") as work, GCSEmulator(root=work / "bucket") as emulator:
         os.environ["STORAGE_EMULATOR_HOST"] = emulator.url
         emulator.create_bucket(BUCKET)
         images = corpus_images(options.corpus, work, options.images)

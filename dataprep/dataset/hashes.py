@@ -37,7 +37,8 @@ def name_hashes(names: Iterable[str]) -> NDArray[np.uint64]:
 
 def repeated(sorted_hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the hashes that occur more than once, without repetition."""
-    return np.unique(sorted_hashes[1:][sorted_hashes[1:] == sorted_hashes[:-1]])
+    found = sorted_hashes[1:][sorted_hashes[1:] == sorted_hashes[:-1]]
+    return np.unique(found) if len(found) else found  # `unique` imports numpy.ma
 
 
 def position_of(sorted_hashes: NDArray[np.uint64], name: str) -> int | None:

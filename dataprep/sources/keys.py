@@ -27,6 +27,7 @@ from typing import TypeAlias, TypeVar
 
 from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.columns import call, from_numpy, to_numpy
+from dataprep.dataset.hashes import repeated
 from dataprep.dataset.paths import CLOSE, READABLE_SUFFIXES, is_hidden_name, path_of
 from dataprep.dataset.records import MAX_KEY_BYTES, References, SampleRef
 from dataprep.dataset.spill import SpilledTable, in_order_of_words, refs_of_rows, spilled
@@ -272,8 +273,7 @@ def _equal_hashes(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[int]:
         rows.add(pa.RecordBatch.from_arrays([from_numpy(_hashes(names))], names=["hash"]))
     # Equal numbers are always in the same part.
     for part in in_order_of_words(rows, lambda _, batch: to_numpy(batch.column(0))):
-        hashes = to_numpy(part.column(0))
-        yield from np.unique(hashes[1:][hashes[1:] == hashes[:-1]]).tolist()
+        yield from repeated(to_numpy(part.column(0))).tolist()
 
 
 def _with_hashes(chunks: Callable[[], Iterator[Chunk[T]]], hashes: set[int]) -> Iterator[tuple[str, T]]:
