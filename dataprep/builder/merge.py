@@ -244,7 +244,7 @@ class Merged:
             self._shards.append(shard_entry(receipt))
             self.events.extend(receipt.events)
             if counts := len(self._class_counts):
-                self._class_counts += np.bincount(rows.column("label").to_pylist(), minlength=counts)
+                self._class_counts += np.bincount(to_numpy(rows.column("label")), minlength=counts)
             yield rows
 
     def split(self, index: IndexEntry, events: FileEntry) -> SplitManifest:

@@ -11,7 +11,7 @@ from dataprep.arrays import pa
 from dataprep.builder.output import Claim, OpenBuild, refuse_overtaken, with_references
 from dataprep.builder.plan import FileDigest, digest_of, fault_of
 from dataprep.builder.receipts import listed_receipts
-from dataprep.dataset.columns import call
+from dataprep.dataset.columns import call, cast
 from dataprep.dataset.index import spool_row_groups
 from dataprep.dataset.paths import path_of
 from dataprep.dataset.records import SampleRef, ShardPlan
@@ -168,7 +168,10 @@ def references_of(build: OpenBuild, index: int) -> pa.Table:
     """Return the references of a shard; those of the last one are kept."""
     file = open_references(build)
     with _damage(build.storage, build.claim):
-        return file.read_row_group(index)
+        table = file.read_row_group(index)
+        position = table.schema.get_field_index("source")
+        # Text becomes Python's strings in 0.1 us a row, dictionary-encoded text in 2.4.
+        return table.set_column(position, "source", cast(table.column(position), pa.string()))
 
 
 def read_references(storage: Storage, claim: Claim, indexes: Iterable[int]) -> Iterator[pa.Table]:

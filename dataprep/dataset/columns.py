@@ -30,6 +30,13 @@ def call(function: str, *arguments: Any, options: Any = None) -> Any:
     return call_function(function, arguments, options)
 
 
+def cast(column: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> Any:
+    """Return a column as another type. Raises pyarrow.ArrowInvalid if a value does not fit."""
+    from pyarrow._compute import CastOptions
+
+    return call("cast", column, options=CastOptions.safe(kind))
+
+
 def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
     """Return a table of columns of numbers, strings, or dictionary-encoded strings. None becomes null, but is not
     allowed in a dictionary-encoded column."""
@@ -93,6 +100,11 @@ def binaries(values: Sequence[bytes]) -> pa.Array:
     ends = np.fromiter(accumulate(map(len, values), initial=0), np.int32, len(values) + 1)
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"".join(values))]
     return pa.Array.from_buffers(pa.binary(), len(values), buffers)
+
+
+def repeated(value: pa.Array, count: int) -> pa.Array:
+    """Return a column of `count` times the only value of an array."""
+    return call("take", value, from_numpy(np.zeros(count, np.int32)))
 
 
 def _validity(values: Sequence[Any]) -> pa.Buffer | None:

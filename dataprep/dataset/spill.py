@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dataprep.arrays import NDArray, np, pa
-from dataprep.dataset.columns import binaries, call, from_numpy, numbers, strings, table_of, to_numpy
+from dataprep.dataset.columns import binaries, call, cast, from_numpy, numbers, repeated, strings, table_of, to_numpy
 from dataprep.dataset.randomness import spread
 from dataprep.dataset.records import References, SampleRef
 from dataprep.storage.spool import Extent, ScratchFile
@@ -402,26 +402,16 @@ def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
         pyarrow.ArrowException, KeyError, ValueError: A column is missing, of another type, or has missing values.
     """
     columns = []
+    absent = {"annotations": strings([""], large=True), "crc32c": numbers([None], pa.uint32())}
+    absent["version"] = numbers([0], pa.int64())
     for field in spill_schema():
-        if field.name == "annotations" and field.name not in rows.schema.names:
-            columns.append(strings([""] * rows.num_rows, large=True))
+        if field.name in absent and field.name not in rows.schema.names:
+            columns.append(repeated(absent[field.name], rows.num_rows))
             continue
-        if field.name == "crc32c" and field.name not in rows.schema.names:
-            columns.append(numbers([None] * rows.num_rows, field.type))
-            continue
-        if field.name == "version" and field.name not in rows.schema.names:
-            columns.append(numbers([0] * rows.num_rows, field.type))
-            continue
-        columns.append(_cast(rows.column(field.name), field.type))
+        columns.append(cast(rows.column(field.name), field.type))
         if columns[-1].null_count and field.name != "crc32c":
             raise ValueError(f"values of {field.name} are missing")
     return pa.RecordBatch.from_arrays(columns, schema=spill_schema())
-
-
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    from pyarrow._compute import CastOptions
-
-    return call("cast", column, options=CastOptions.safe(kind))
 
 
 def refs_of_rows(rows: pa.RecordBatch) -> Iterator[SampleRef]:
@@ -439,7 +429,7 @@ def enumeration_sha256(refs: References) -> str:
     digest, kind = hashlib.sha256(), pa.large_string()
     tab, end, nothing = strings(["\t", "\n", ""], large=True)  # pa.scalar would import pandas
     for batch in spilled(refs).batches():
-        *fields, texts = (_cast(column, kind) for column in batch.columns[:-2])
+        *fields, texts = (cast(column, kind) for column in batch.columns[:-2])
         before = call("if_else", call("equal", texts, nothing), nothing, tab)
         head = call("binary_join_element_wise", *fields, tab)
         lines = call("binary_join_element_wise", head, before, texts, end, nothing)

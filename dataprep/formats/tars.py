@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -46,6 +46,7 @@ _MODE_OWNER = b"0000644\0" + b"0000000\0" * 2
 _MTIME = b"0" * 11 + b"\0"
 _LINK_TO_DEVICE = bytes(100) + b"ustar\x0000" + bytes(80)
 _FILE, EXTENDED = b"0", b"x"
+_OCTAL_DIGITS = b"01234567"
 _PREFIX_BYTES = 155
 FIELDS = (
     ("name", 100), ("mode", 108), ("uid", 116), ("gid", 124), ("size", 136), ("mtime", 148),
@@ -142,29 +143,40 @@ def plain_files(reader: ByteReader, start: int, stop: int) -> Iterator[PlainFile
     """
     piece, piece_at, num_bytes, is_plain = b"", start, _PIECE_BYTES, True
     while is_plain:
-        files: list[tuple[bytes, int, int]] = []
-        while is_plain and len(files) < _FILES_AT_ONCE:
+        headers: list[bytes] = []
+        places: list[tuple[int, int, int]] = []
+        while is_plain and len(headers) < _FILES_AT_ONCE:
             if start + BLOCK_BYTES > piece_at + len(piece):
                 piece_at = start
                 piece = reader.read(start, _PIECE_BYTES if num_bytes < _PIECE_BYTES // 16 else BLOCK_BYTES)
             header = piece[start - piece_at : start - piece_at + BLOCK_BYTES]
-            num_bytes = int(header[124:135], 8) if _is_plain(header) else stop
-            offset = start + BLOCK_BYTES
+            digits, offset = header[124:135], start + BLOCK_BYTES
+            num_bytes = stop if digits.strip(_OCTAL_DIGITS) or len(header) < BLOCK_BYTES else int(digits, 8)
             is_plain = offset + num_bytes <= stop
             if is_plain:
-                files.append((header[:NAME_BYTES].split(b"\0", 1)[0], offset, num_bytes))
                 start = offset + -(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES
-        if files:
-            names, offsets, sizes = zip(*files, strict=True)
-            yield PlainFiles(names, np.array(offsets, np.int64), np.array(sizes, np.int64), start)
+                headers.append(header)
+                places.append((offset, num_bytes, start))
+        count = _plain_count(headers)
+        is_plain &= count == len(headers)
+        if count:
+            offsets, sizes, stops = np.array(places[:count], np.int64).T
+            names = tuple(header[:NAME_BYTES].split(b"\0", 1)[0] for header in headers[:count])
+            yield PlainFiles(names, np.ascontiguousarray(offsets), np.ascontiguousarray(sizes), int(stops[-1]))
 
 
-def _is_plain(header: bytes) -> bool:
-    """Return whether a header is a file's, with a name and a size that need no other field."""
-    if len(header) < BLOCK_BYTES or header[156:157] != _FILE or header[135] or header[154] or header[345]:
-        return False
-    digits = header[148:154]
-    return not (digits + header[124:135]).strip(b"01234567") and int(digits, 8) == _checksum_of(header)
+def _plain_count(headers: Sequence[bytes]) -> int:
+    """Return how many headers, from the first on, are files' whose names and sizes need no other field.
+
+    Args:
+        headers: Headers with digits alone as the size.
+    """
+    blocks = np.frombuffer(b"".join(headers), np.uint8).reshape(-1, BLOCK_BYTES)
+    digits = blocks[:, 148:154].astype(np.int32) - ord("0")
+    checksums = blocks.sum(1, np.int32) - blocks[:, 148:156].sum(1, np.int32) + 8 * ord(" ")
+    is_plain = (blocks[:, 156] == _FILE[0]) & ~blocks[:, [135, 154, 345]].any(1)
+    is_plain &= ((digits >= 0) & (digits < 8)).all(1) & (digits @ 8 ** np.arange(5, -1, -1) == checksums)
+    return len(headers) if is_plain.all() else int(is_plain.argmin())
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -186,8 +198,26 @@ def members_around(key: bytes, suffix: bytes, image_bytes: int, fields: Mapping[
         suffix: Suffix of the image's name.
         fields: Contents of the members that follow, by suffix.
     """
-    members = [member(key, name, data) for name, data in fields.items()]
-    return header(key, suffix, image_bytes), b"".join((bytes(-image_bytes % BLOCK_BYTES), *members))
+    pieces = [bytes(-image_bytes % BLOCK_BYTES)]
+    if len(key) + max(map(len, fields), default=0) <= NAME_BYTES:
+        key_sum = _sum_of(key)
+        for before, checksum, after in _around_keys(len(key), tuple(fields.items())):
+            pieces += key, before, b"%06o" % (checksum + key_sum), after
+    else:
+        pieces += [member(key, name, data) for name, data in fields.items()]
+    return header(key, suffix, image_bytes), b"".join(pieces)
+
+
+@lru_cache(maxsize=4096)  # samples of a class whose pictures have the same size; an entry has 2 kB
+def _around_keys(key_bytes: int, fields: tuple[tuple[bytes, bytes], ...]) -> list[tuple[bytes, int, bytes]]:
+    """Return for each member its bytes from the key to the checksum, the checksum without the key, and what follows."""
+    found = []
+    for suffix, data in fields:
+        before, after, checksum = _around_checksum(len(data), _FILE, b"")
+        start = suffix.ljust(NAME_BYTES - key_bytes, b"\0") + before
+        end = b"\0 " + after + data + bytes(-len(data) % BLOCK_BYTES)
+        found.append((start, checksum + _sum_of(suffix), end))
+    return found
 
 
 def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from dataprep.arrays import NDArray, np, pa, pc
-from dataprep.dataset.columns import binaries, call, from_numpy, strings, to_numpy
+from dataprep.dataset.columns import binaries, call, from_numpy, repeated, strings, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import BUILD, CHANGE, MAP
 from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
@@ -304,9 +304,11 @@ class RefCollector:
         is_plain = pc.all(pc.match_substring_regex(names, pattern=_PLAIN_IMAGE)).as_py()
         if not is_plain or files.sizes.max() > MAX_IMAGE_BYTES or len(self.refs) + count > MAX_SAMPLES:
             return False
-        keys = pc.replace_substring_regex(names, pattern=r"^(.*)\..*$", replacement=rf"{folder}/\1").cast(pa.string())
+        stems = pc.list_element(pc.split_pattern(names, "."), 0).cast(pa.string())
+        keys = pc.binary_join_element_wise(repeated(strings([folder]), count), stems, *strings(["/"]))
         labels = from_numpy(np.full(count, label, np.int32))
-        columns = [keys, strings([source] * count), from_numpy(files.offsets), from_numpy(files.sizes), labels]
+        sources = repeated(strings([source]), count)
+        columns = [keys, sources, from_numpy(files.offsets), from_numpy(files.sizes), labels]
         rows = pa.RecordBatch.from_arrays(columns, names=["key", "source", "offset", "num_bytes", "label"])
         self.refs.add_rows(spill_rows(rows))
         return True
