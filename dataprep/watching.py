@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from math import isfinite
-from pathlib import Path
+from typing import Any
 
 from dataprep.builder.output import Claim, read_claim
 from dataprep.builder.receipts import ReceiptWatch, read_summary
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.messages import duration, printable
-from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage
+from dataprep.storage import ObjectInfo, Storage, open_storage
 
 BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
 """States of a run. `ended`: a training has done all of its steps; `whole`: the dataset is finished; `absent`: there is
@@ -26,6 +26,8 @@ MAX_READ = 64
 """Maximum number of receipts that one look reads, for repaired and rejected images; further ones are only counted."""
 LOG_FILE = "log.txt"
 """Name of a training's log in its output folder."""
+_SAVED = "checkpoint-"
+"""Beginning of the names of checkpoints."""
 _TAIL_BYTES = 1 << 18
 """Bytes at the end of a log that a look reads."""
 
@@ -38,7 +40,8 @@ class Snapshot:
     state: str
     """`building`, `training`, `ended`, `whole` or `absent`."""
     idle_s: float = 0.0
-    """Seconds since the last visible progress; for a build at most since this command's first look."""
+    """Seconds since the last visible progress; for a build, and in a bucket, at most since this command's first
+    look."""
 
     @property
     def is_over(self) -> bool:
@@ -130,6 +133,7 @@ _SHOWN = {
     "loss": "loss {:.4f}",
     "images_per_s": "{:,.0f} images/s",
     "wait_share": "waits {:.0%} of the time",
+    "goodput": "computed {:.0%} of the time since its first start",
 }
 
 
@@ -185,12 +189,14 @@ class RunWatch:
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._storage, self._clock = open_storage(url), clock
         self._build: _BuildWatch | None = None
+        self._log_version, self._changed_s = -1, 0.0
 
     def look(self) -> Snapshot:
         """Look at the files now.
 
         In a bucket a look takes one request for the plan, one for each thousand receipts to list, up to 64 to read new
-        receipts, and one for the manifest if there is no plan.
+        receipts, and one for the manifest if there is no plan. A look at a training takes five, and one for each
+        thousand further objects.
 
         Raises:
             FormatError: The plan or a receipt is damaged, or was written by something else.
@@ -203,10 +209,29 @@ class RunWatch:
         self._build = None
         if self._storage.stat(MANIFEST) is not None:
             return Snapshot(url=self._storage.url, state=WHOLE)
-        folder = Path(self._storage.url) if self._storage.is_local else None
-        if folder is not None and (folder / LOG_FILE).is_file():
-            return _training(folder)
+        log = self._storage.stat(LOG_FILE)
+        if log is not None:
+            return self._training(log)
         return Snapshot(url=self._storage.url, state=ABSENT)
+
+    def _training(self, log: ObjectInfo) -> TrainingSnapshot:
+        if log.version != self._log_version:
+            self._log_version, self._changed_s = log.version, self._clock()
+        idle_s = self._clock() - self._changed_s if log.written_ns is None else time.time() - log.written_ns / 1e9
+        tail = _tail(self._storage, log)
+        step, numbers = latest(_numbers(tail))
+        saved = takewhile(
+            lambda name: name.startswith(_SAVED),
+            (info.name.partition("/")[0] for info in self._storage.list(first=_SAVED)),
+        )
+        return TrainingSnapshot(
+            url=self._storage.url,
+            state=ENDED if _has_ended(tail) else TRAINING,
+            idle_s=max(0.0, idle_s),
+            step=step,
+            numbers=numbers,
+            checkpoint=max(saved, default=None),
+        )
 
 
 class _BuildWatch:
@@ -254,23 +279,6 @@ class _BuildWatch:
                     counts[event.reason] += 1
 
 
-def _training(folder: Path) -> TrainingSnapshot:
-    path = folder / LOG_FILE
-    with disk_errors(path):
-        idle_s = max(0.0, time.time() - path.stat().st_mtime)
-        tail = _tail(path)
-        step, numbers = latest(_lines(tail))
-        saved = max((each.name for each in folder.glob("checkpoint-*")), default=None)
-    return TrainingSnapshot(
-        url=str(folder),
-        state=ENDED if _has_ended(tail) else TRAINING,
-        idle_s=idle_s,
-        step=step,
-        numbers=numbers,
-        checkpoint=saved,
-    )
-
-
 def _has_ended(data: bytes) -> bool:
     """Return whether the last line of a training's log says that the run has done all of its steps."""
     try:
@@ -280,22 +288,25 @@ def _has_ended(data: bytes) -> bool:
     return isinstance(line, dict) and line.get("ended") is True
 
 
-def _tail(path: Path) -> bytes:
-    """Return the complete lines at the end of a file; a kill may have cut the last one."""
-    with path.open("rb") as file:
-        size = file.seek(0, 2)
-        file.seek(max(0, size - _TAIL_BYTES))
-        data = file.read()
+def _tail(storage: Storage, log: ObjectInfo) -> bytes:
+    """Return the complete lines at the end of a log; a kill may have cut the last one."""
+    first = max(0, log.num_bytes - _TAIL_BYTES)
+    data = storage.read_range(LOG_FILE, first, log.num_bytes - first)
     whole = data[: data.rfind(b"\n") + 1]
-    return whole if size <= _TAIL_BYTES else whole[whole.find(b"\n") + 1 :]
+    return whole[whole.find(b"\n") + 1 :] if first else whole
 
 
-def _lines(data: bytes) -> Iterator[dict[str, float]]:
-    """Yield the numbers of each line that a training logged; other lines are skipped."""
-    for text in data.splitlines():
+def log_lines(data: bytes) -> Iterator[tuple[bytes, Mapping[str, Any] | None]]:
+    """Yield each complete line of a training's log, and its values; None for what the training did not write."""
+    for text in data.split(b"\n")[:-1]:
         try:
             line = json.loads(text)
         except (ValueError, RecursionError):
-            continue
-        if isinstance(line, dict) and type(line.get("step")) is int:
+            line = None
+        yield text, line if isinstance(line, dict) and type(line.get("step")) is int else None
+
+
+def _numbers(data: bytes) -> Iterator[dict[str, float]]:
+    for _, line in log_lines(data):
+        if line is not None:
             yield {name: value for name, value in line.items() if type(value) in (int, float) and isfinite(value)}

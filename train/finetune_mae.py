@@ -23,6 +23,7 @@ from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
+from dataprep.watching import LOG_FILE, log_lines
 from loaders.config import MAX_THREADS, LoaderConfig
 from loaders.decode.transforms import PilTransform
 from loaders.loader import Loader
@@ -50,7 +51,7 @@ from train.flags.shared import REFUSED as LAUNCHERS
 from train.flags.shared import Recipe, RecipeOptions
 from train.loops.backend import AUTOMATIC, Devices
 from train.loops.loop import Training, refuse_not_finite
-from train.telemetry.logs import LOG_FILE, Logs
+from train.telemetry.logs import Logs
 
 with needing("torch", "dataprep-finetune-mae"):
     import torch
@@ -83,8 +84,8 @@ class BestAccuracy:
 
     def _logged(self) -> float:
         path = None if self._folder is None else self._folder / LOG_FILE
-        lines = path.read_text().splitlines() if path is not None and path.exists() else []
-        return max((json.loads(line).get("val_accuracy", 0.0) for line in lines), default=0.0)
+        data = path.read_bytes() if path is not None and path.exists() else b""
+        return max((line.get("val_accuracy", 0.0) for _, line in log_lines(data) if line is not None), default=0.0)
 
 
 ERASE_MODES = ("const", "rand", "pixel")

@@ -86,7 +86,7 @@ class Config(Request):
         own = "" if name in _OF_PROGRAM else "config."
         return f"--{own}{name.replace('dataset_', 'dataset.').replace('_', '-')}"
 
-    workdir: str = option("Folder for checkpoints, on a disk or gs://; if on a disk, for logs, too.", group=SAVE)
+    workdir: str = option("Folder for checkpoints and logs, on a disk or gs://.", group=SAVE)
     config: str = flag("configs/default.py", "Settings to start from: configs/default.py or configs/tpu.py.", MODEL)
     debug: bool = flag(False, "Compile nothing, so that a debugger sees every value; slow.", valued=True)
     diagnose: bool = flag(
@@ -349,9 +349,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
         ),
         schedule=config.schedule(),
         loader=data.training_loader(settings),
-        logs=EpochLogs(
-            None if "://" in workdir else workdir, enabled=rank == 0, wandb=config.wandb, spell=partial(spelled, Config)
-        ),
+        logs=EpochLogs(workdir, enabled=rank == 0, wandb=config.wandb, spell=partial(spelled, Config)),
         checkpoints=CheckpointFolder(workdir, keep=config.keep_checkpoints, codec=NUMPY),
         description=config.description(),
     )

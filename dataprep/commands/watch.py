@@ -43,11 +43,10 @@ class _Show(Protocol):
 class Watch(Request):
     """Show how far a build or a training is, from its own files, on any host that can read them.
 
-    RUN_OR_URL is the output of a build, on disk or in a bucket, or the folder on disk with a training's log.txt.
-    Nothing is written. Watching ends when the dataset is finished, or the training has done all of its steps; a
-    training that stopped earlier is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more
-    for
-    receipts that are new. With --json each look is one JSON object, a line each.
+    RUN_OR_URL is the output of a build, or the folder with a training's log.txt, on disk or in a bucket. Nothing is
+    written. Watching ends when the dataset is finished, or the training has done all of its steps; a training that
+    stopped earlier is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more for receipts
+    that are new. With --json each look is one JSON object, a line each.
     """
 
     url: Place = option("Output of a build, or folder of a training.", metavar="RUN_OR_URL", kw_only=False, group=READ)

@@ -52,6 +52,8 @@ MAX_NAME_BYTES = 1024
 CONTENT_TYPES = {".json": "application/json", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".tar": "application/x-tar"}
 HTTP_SESSION_LOST = (404, 410)
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_TAIL = "_tail"
+"""Beginning of the name of an object that is being appended to another one."""
 DISCARDS_IN_FLIGHT = 2
 _discarding = ThreadPoolExecutor(DISCARDS_IN_FLIGHT, thread_name_prefix="dataprep-discard")
 """Removes staged objects that were copied, while their writer continues. If the process is killed, the remaining ones
@@ -306,6 +308,37 @@ class GCSStorage:
         finally:
             process_spools().discard(spool)
 
+    def put(self, name: str, data: bytes) -> None:
+        """Write an object with one request, and replace one that has the name."""
+        with bucket_errors(self.url_of(name), "storage.objects.create"):
+            self._send(name, io.BytesIO(data), len(data), crc32c_of_bytes(data), generation=None)
+
+    def append(self, info: base.ObjectInfo, data: bytes) -> bool:
+        """Append to exactly this object with three requests: an upload, which the server joins to it and which is then
+        removed.
+
+        False if the object is not this one any more, which it is not after a lost response either.
+        """
+        from google.api_core.exceptions import PreconditionFailed
+
+        tail = f"{_TAIL}-{uuid4().hex}"
+        try:
+            with bucket_errors(self.url_of(info.name), "storage.objects.create"):
+                self._send(tail, io.BytesIO(data), len(data), crc32c_of_bytes(data))
+                blob = self._blob(info.name)
+                blob.content_type = _content_type(info.name)
+                sources, retry = [self._blob(info.name), self._blob(tail)], gcs_client.retry_policy()
+                blob.compose(sources, if_generation_match=info.generation, retry=retry)
+        except PreconditionFailed:
+            return False
+        finally:
+            self._discard(tail)
+        return True
+
+    def _discard(self, name: str) -> None:
+        with contextlib.suppress(StorageError):
+            self.delete(name)
+
     def rewrite_from(
         self, source: GCSStorage, name: str, copied: Callable[[int], None], original_name: str | None = None
     ) -> base.ObjectInfo | None:
@@ -399,7 +432,7 @@ class GCSStorage:
                 return False
         raise StorageError(errors.unsettled(self.url_of(name)))
 
-    def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str, generation: int = 0) -> None:
+    def _send(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str, generation: int | None = 0) -> None:
         stream.seek(0)
         self._send_stream(name, BeatingStream(stream), num_bytes, crc32c, generation)
 
@@ -409,7 +442,7 @@ class GCSStorage:
         stream: io.RawIOBase,
         num_bytes: int | None = None,
         crc32c: str | None = None,
-        generation: int = 0,
+        generation: int | None = 0,
     ) -> Blob:
         blob = self._blob(name)
         blob.chunk_size = UPLOAD_CHUNK_BYTES
@@ -564,10 +597,6 @@ class StagedGCS(GCSStorage):
             self._still_ours()
             raise ConflictError(errors.conflict(self.url_of(name), ours, (theirs.num_bytes, str(theirs.crc32c))))
         return False
-
-    def _discard(self, stage: str) -> None:
-        with contextlib.suppress(StorageError):
-            self.delete(stage)
 
     def _is_staging(self, name: str) -> bool:
         return name.startswith(f"{self._staging}/")

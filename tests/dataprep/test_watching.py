@@ -87,6 +87,21 @@ def test_a_log_is_read_to_its_last_whole_line(tmp_path):
     assert found.numbers == {"epoch": 0.5, "loss": 0.25, "images_per_s": 100.0, "wait_share": 0.1, "lr": 0.5}
 
 
+def test_a_training_in_a_bucket_is_watched(bucket_url):
+    storage, now_s = open_storage(bucket_url), 0.0
+    storage.put("log.txt", json.dumps(LINE).encode() + b"\n")
+    for name in ("checkpoint-000000003-aa.pth", "checkpoint-000000002.orbax/d/0", "events.out.tfevents.1"):
+        storage.put(name, b"")
+    watch = RunWatch(bucket_url, clock=lambda: now_s)
+    found = watch.look()
+    assert (found.state, found.step, found.idle_s, found.checkpoint) == (TRAINING, 3, 0, "checkpoint-000000003-aa.pth")
+    now_s = 70.0
+    assert watch.look().idle_s == 70
+    storage.append(storage.stat("log.txt"), json.dumps({**LINE, "step": 4}).encode() + b"\n")
+    found = watch.look()
+    assert (found.step, found.idle_s) == (4, 0)
+
+
 def test_a_training_that_went_on_after_its_end_has_not_ended(tmp_path):
     lines = [LINE, {"step": 3, "epoch": 0.5, "ended": True}]
     (tmp_path / "log.txt").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -448,6 +448,8 @@ class Proxy:
             return await self._delete(request, segments[3], segments[5], upstream)
         if request.method == "POST" and segments[6:7] == ["rewriteTo"]:
             return await self._rewrite(request, body, upstream)
+        if request.method == "POST" and segments[6:] == ["compose"]:
+            return await self._compose(segments[3], segments[5], json.loads(body), request.query, upstream)
         if segments[0] != "upload":
             return None
         if "upload_id" in request.query:
@@ -492,6 +494,18 @@ class Proxy:
                 return Answer(HTTPStatus.OK, json.dumps(document).encode(), {})
             path = request.head.start_line.split(" ")[1]
             return await upstream.fetch("POST", path, body, content_type="application/json")
+
+    async def _compose(
+        self, bucket: str, name: str, asked: dict[str, Any], query: Mapping[str, str], upstream: Upstream
+    ) -> Answer:
+        """Store what several objects hold as one upload: the binary keeps generations and looks at no precondition."""
+        joined = Session(bucket, {"contentType": "", **asked["destination"], "name": name}, query)
+        for source in asked["sourceObjects"]:
+            found = await upstream.fetch("GET", f"{bucket_path(bucket)}/o/{quote(source['name'], safe='')}?alt=media")
+            if found.status != HTTPStatus.OK:
+                return error_answer(404, f"No such object: {bucket}/{source['name']}")
+            joined.add(found.body)
+        return await self._commit(joined, upstream)
 
     async def _start_upload(
         self, request: Request, bucket: str, metadata: dict[str, Any], upstream: Upstream

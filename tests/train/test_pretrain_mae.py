@@ -16,6 +16,7 @@ import torch
 import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
 from dataprep.host.cpu import available_cores
+from dataprep.storage import open_storage
 from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
@@ -64,9 +65,10 @@ def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain
     assert losses(tmp_path) == expected
 
 
-def test_a_bucket_holds_the_checkpoints(pretrain, expected, tmp_path, bucket_url):
+def test_a_bucket_holds_checkpoints_and_logs(pretrain, expected, tmp_path, bucket_url):
     for stop in (2, 4):
-        pretrain(output_dir=bucket_url, log_dir=str(tmp_path), max_steps=stop, resume="automatic", keep_checkpoints=1)
+        pretrain(output_dir=bucket_url, max_steps=stop, resume="automatic", keep_checkpoints=1)
+    (tmp_path / "log.txt").write_bytes(open_storage(bucket_url).read("log.txt"))
     assert losses(tmp_path) == {step: expected[step] for step in range(1, 5)}
 
 
@@ -99,7 +101,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
         ({"start_epoch": 1, "resume": "x.pth"}, "give either `start_epoch` or `resume`"),
         ({"init": "x.pth", "resume": "y.pth"}, "`init` and `resume` CHECKPOINT; `init` begins a new run"),
         ({"profile_steps": "5:5"}, "`profile_steps` 5:5: expected A:B"),
-        ({"log_dir": "gs://bucket/logs"}, "expected a folder on a disk"),
+        ({"log_dir": "s3://bucket/logs"}, "expected a folder on a disk or gs://"),
         ({"keep_checkpoints": 0}, "`keep_checkpoints` must be 1 to 2,147,483,647, got 0"),
         ({"warmup_epochs": 40}, "`warmup_epochs` 40 of 3 epochs"),
         ({"device": "cuda"}, "no CUDA device here"),

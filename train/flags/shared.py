@@ -99,7 +99,7 @@ class RunOptions(Request):
     )
     output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.", SAVE)
     log_dir: str | None = flag(
-        None, "Folder for log.txt, TensorBoard's events and profiles; default: output_dir, if that is on a disk.", SAVE
+        None, "Folder for log.txt, TensorBoard's events and profiles, on a disk or gs://; default: output_dir.", SAVE
     )
 
     epochs: int = flag(400, "Epochs to train.", TRAIN, COUNT)
@@ -183,10 +183,8 @@ class RunOptions(Request):
 
     @property
     def log_folder(self) -> str | None:
-        """Folder for log lines and events; None if checkpoints go to a bucket and no folder was given."""
-        if self.log_dir is not None:
-            return self.log_dir or None
-        return None if "://" in self.output_dir else self.output_dir or None
+        """Folder for log lines and events, a path or URL; None if nothing is kept."""
+        return (self.output_dir if self.log_dir is None else self.log_dir) or None
 
     @property
     def device_name(self) -> str:

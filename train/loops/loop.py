@@ -42,6 +42,7 @@ from train.loops.backend import (
     trained_images,
 )
 from train.optim.schedule import Schedule
+from train.telemetry.goodput import COMPUTE, Goodput, goodput_text, process_start_s
 from train.telemetry.logs import Logs, StepProfile
 
 Item = TypeVar("Item")
@@ -62,13 +63,14 @@ class StepMonitor:
         self._batch_images, self._compute_images_per_s = batch_images, compute_images_per_s
         self._restart()
 
-    def waiting(self, batches: Iterable[Item]) -> Iterator[Item]:
-        """Yield the batches, and time the wait for each."""
+    def waiting(self, batches: Iterable[Item], goodput: Goodput) -> Iterator[Item]:
+        """Yield the batches, and time the wait for each, also as `input` of the run."""
         iterator = iter(batches)
         while True:
             started_s = time.perf_counter()
             try:
-                batch = next(iterator)
+                with goodput.during("input"):
+                    batch = next(iterator)
             except StopIteration:
                 return
             self._wait_s += time.perf_counter() - started_s
@@ -134,9 +136,10 @@ class Training(Generic[BackendT]):
     _report_loader: MetricsCallback | None = None
     """Logs numbers of the loader with every log line, if the logs take them."""
     _saved_s: float = field(default_factory=time.monotonic)
+    _goodput: Goodput = field(default_factory=lambda: Goodput(process_start_s()))
 
     def __post_init__(self) -> None:
-        self._unread = Unread(self.logs.folder)
+        self._unread = Unread(self.logs.folder, place=self.logs.place)
 
     def resume(self, where: str) -> None:
         """Continue from a checkpoint, or check that a new run does not mix with an older one.
@@ -156,6 +159,10 @@ class Training(Generic[BackendT]):
                     "choose another `output_dir`"
                 )
             return
+        with self._goodput.during("restore"):
+            self._resume(where)
+
+    def _resume(self, where: str) -> None:
         if where != AUTOMATIC:
             state = load_any(where)
         elif self.checkpoints is None:
@@ -200,7 +207,7 @@ class Training(Generic[BackendT]):
             )
         if self.checkpoints is not None:
             self.checkpoints.remove_unfinished()
-        self.logs.open(step=self.step, total_steps=total_steps)
+        self.logs.open(step=self.step, total_steps=total_steps, goodput=self._goodput)
         self._report_loader = (
             MetricsCallback(self.loader, self.logs.loader, every=1) if self.logs.takes_loader else None
         )
@@ -218,6 +225,7 @@ class Training(Generic[BackendT]):
                         f"{counted(skipped, 'image')} could not be read and took no part in the training; "
                         f'run "dataprep verify {shell_words(self.loader.dataset.url)}" to see which'
                     )
+            self.logs.tell(goodput_text(self._goodput.seconds()))
         finally:
             self.logs.close()
             self.loader.close()
@@ -235,7 +243,7 @@ class Training(Generic[BackendT]):
         """
         from train.telemetry.diagnosis import diagnose_run
 
-        with self.loader:
+        with self.loader, contextlib.closing(self.logs):
             found = diagnose_run(
                 self.loader,
                 _DiagnosedDevice(self.backend, f"{model} on {self.backend.name}"),
@@ -270,11 +278,15 @@ class Training(Generic[BackendT]):
         if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True
         monitor = StepMonitor(batch_images=self.loader.config.batch_size)
+        is_first = True
+        self._goodput.enter(COMPUTE)
         while self.step < last_step:
             with contextlib.closing(self.backend.batches(self.loader)) as batches:
-                for batch in monitor.waiting(batches):
+                for batch in monitor.waiting(batches, self._goodput):
                     profile.before(self.step)
-                    self._update(batch)
+                    with self._goodput.during("compile" if is_first and self.backend.compiles else COMPUTE):
+                        self._update(batch)
+                    is_first = False
                     monitor.stepped()
                     if self._report(monitor, stop, last_step):
                         return True
@@ -316,6 +328,7 @@ class Training(Generic[BackendT]):
         line |= {name: _rounded(value) for name, value in monitor.take().items()}
         if skipped := self._skipped:
             line["skipped"] = skipped
+        line["goodput"] = _rounded(self.logs.goodput(self.step))
         memory_bytes = self.backend.memory_bytes()
         self.logs.scalars(line if memory_bytes is None else line | {"memory_bytes": memory_bytes})
         if self._report_loader is not None:
@@ -323,7 +336,8 @@ class Training(Generic[BackendT]):
 
     def _evaluate(self, stop: Stop) -> bool:
         """Evaluate and log; return False if a signal interrupted the evaluation, which then stays due."""
-        found = self.backend.evaluate(lambda: stop.asked)
+        with self._goodput.during("evaluation"):
+            found = self.backend.evaluate(lambda: stop.asked)
         if found is None:
             return False
         if found:
@@ -347,10 +361,14 @@ class Training(Generic[BackendT]):
     def _save(self) -> None:
         if self.checkpoints is None or self._unread.saved_step == self.step:
             return
+        with self._goodput.during("checkpoint"):
+            self._save_state()
+
+    def _save_state(self) -> None:
         # No state is saved after a loss that is not finite, or with such weights; all processes notice it at this step.
         self._unread.check()
         self._unread.refuse(self.step, self.backend.not_finite())
-        if self.backend.is_first or self.checkpoints.takes_parts:
+        if self.checkpoints is not None and (self.backend.is_first or self.checkpoints.takes_parts):
             self._write(self.checkpoints)
         self._unread.saved_step, self._saved_s = self.step, time.monotonic()
 
@@ -581,6 +599,8 @@ class Unread:
     """Folder for a file with the keys of a batch whose loss is not finite."""
     saved_step: int = -1
     """Step of the newest checkpoint of the run; -1: there is none."""
+    place: str = ""
+    """Path or URL of the folder, for messages."""
     _updates: list[tuple[int, Mapping[str, Any], list[str]]] = field(default_factory=list)
 
     def add(self, step: int, numbers: Mapping[str, Any], keys: list[str]) -> None:
@@ -669,9 +689,9 @@ class Unread:
     def _end(self, step: int, what: str, loss: str, keys: list[str]) -> NoReturn:
         where = ""
         if self.folder is not None:
-            path = self.folder / f"not-finite-{step:09d}.json"
-            path.write_text(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
-            where = f", all of them in {path}"
+            name = f"not-finite-{step:09d}.json"
+            (self.folder / name).write_text(json.dumps({"step": step, "loss": loss, "keys": keys}) + "\n")
+            where = f", all of them in {self.place}/{name}"
         raise DataprepError(
             f"step {step}: {what}; of {len(keys):,} samples the first are "
             f"{', '.join(map(named, keys[:_SHOWN_KEYS]))}{where}; {self._kept}; look at the samples, or {_TO_TRY}"

@@ -1,5 +1,5 @@
 """Logs of a run: JSON lines on stdout and in `log.txt`, events for TensorBoard, numbers for Weights & Biases, a
-bar, traces."""
+bar, traces. For a bucket they are written to a local folder, whose copy in the bucket `BucketCopy` keeps up to date."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import re
 import socket
 import struct
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dataprep.errors import UsageError
+from dataprep.errors import ConflictError, DataprepError, UsageError
 from dataprep.formats.example import checksum, frame_head, message, varint
-from dataprep.messages import visible
-from dataprep.storage import disk_errors
+from dataprep.messages import counted, visible
+from dataprep.storage import Storage, disk_errors, open_storage
+from dataprep.storage.checksums import crc32c_of_bytes
+from dataprep.storage.spool import temporary_folder
+from dataprep.watching import LOG_FILE, log_lines
+from train.telemetry.goodput import COMPUTE, GOODPUT_FILE, Goodput, GoodputEvents
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -64,18 +69,31 @@ class WandbRun:
 
 # Tags of the wire format: field number x 8 + type.
 _DOUBLE_1, _VARINT_1, _VARINT_2, _VARINT_3 = b"\x09", b"\x08", b"\x10", b"\x18"
-_LEN_1, _LEN_3, _LEN_4, _LEN_5, _FLOAT_2 = b"\x0a", b"\x1a", b"\x22", b"\x2a", b"\x15"
+_LEN_1, _LEN_3, _LEN_4, _LEN_5, _LEN_7, _FLOAT_2 = b"\x0a", b"\x1a", b"\x22", b"\x2a", b"\x3a", b"\x15"
 _RGB = 3
+_SESSION_START = 1
+
+
+_EVENTS = "events.out.tfevents."
+_FRAME_BYTES = 16
+"""Bytes of a frame that are not its event: 8 of its length, and 4 of each checksum."""
 
 
 class EventFile:
-    """A new file in a folder, to which each call appends, flushed."""
+    """A new file in a folder, to which each call appends, flushed.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        restarts_at: First step that is done after this; TensorBoard forgets what earlier files have of it and of later
+            ones. None: it forgets nothing.
+    """
+
+    def __init__(self, folder: Path, restarts_at: int | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
+        name = f"{_EVENTS}{int(time.time())}.{socket.gethostname()}.{os.getpid()}"
         self._file = (folder / name).open("ab")
         self._write(0, message(_LEN_3, b"brain.Event:2"))
+        if restarts_at is not None:
+            self._write(restarts_at, message(_LEN_7, _VARINT_1 + varint(_SESSION_START)))
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         """Write scalar values by their tags, as float32; larger ones become infinite."""
@@ -108,33 +126,126 @@ def _value(tag: str, content: bytes) -> bytes:
     return message(_LEN_1, message(_LEN_1, tag.encode()) + content)
 
 
-LOG_FILE = "log.txt"
 ENDED = "ended"
 """Field that only the last line of a finished run has."""
+LOOK_S = 12.0
+"""Time between two looks at what must be published: two of them and an upload take less than 30 s."""
+
+
+class BucketCopy:
+    """Copy of a local folder in a bucket: files that grow by complete lines and events are appended to, any other is
+    written again once it has not changed between two looks.
+
+    Raises:
+        UsageError: The storage is another kind of place.
+    """
+
+    def __init__(self, storage: Storage, folder: Path) -> None:
+        from dataprep.storage.gcs import GCSStorage
+
+        if not isinstance(storage, GCSStorage):
+            raise UsageError(f"`log_dir` {storage.url}: cannot be written; expected a folder on a disk or gs://")
+        self._storage, self._folder = storage, folder
+        self._copied: dict[str, int] = {}
+        """Bytes of each file that grows which were looked at, all of them in the bucket."""
+        self._written: dict[str, tuple[int, int]] = {}
+        self._seen: dict[str, tuple[int, int]] = {}
+        """Size and time of each other file, when it was written to the bucket, and at the last look."""
+
+    def fetch(self, name: str) -> None:
+        """Fetch an object into the folder, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            data = self._storage.read(name)
+            (self._folder / name).write_bytes(data)
+
+    def publish(self, *, last: bool = False) -> None:
+        """Bring the bucket up to date.
+
+        Args:
+            last: Write files that have just changed, too.
+
+        Raises:
+            StorageError: The bucket cannot be written to; the next call tries again.
+            ConflictError: Another program writes the same log, which this one no longer does.
+        """
+        for path in sorted(self._folder.rglob("*")):
+            if path.is_symlink() or not path.is_file():
+                continue
+            name, status = path.relative_to(self._folder).as_posix(), path.stat()
+            state = status.st_size, status.st_mtime_ns
+            if path.name in (LOG_FILE, GOODPUT_FILE) or path.name.startswith(_EVENTS):
+                self._extend(name, path)
+            elif state != self._written.get(name):
+                if last or state == self._seen.get(name):
+                    self._storage.put(name, path.read_bytes())
+                    self._written[name] = state
+                self._seen[name] = state
+
+    def _extend(self, name: str, path: Path) -> None:
+        before = self._copied.get(name)
+        if before is not None and (before < 0 or path.stat().st_size <= before):
+            return
+        data = path.read_bytes()
+        data = data[: complete_bytes(data, is_log=not path.name.startswith(_EVENTS))]
+        info = self._storage.stat(name) if before is not None else None
+        if info is None:  # of an earlier process, or removed
+            self._storage.put(name, data)
+        elif info.num_bytes > len(data) or info.crc32c != crc32c_of_bytes(data[: info.num_bytes]):
+            self._copied[name] = -1
+            raise ConflictError(f"{self._storage.url_of(name)}: another program writes it; this one no longer does")
+        elif len(data) > info.num_bytes and not self._storage.append(info, data[info.num_bytes :]):
+            return  # changed by now: the next look compares again
+        self._copied[name] = len(data)
+
+
+def complete_bytes(data: bytes, *, is_log: bool) -> int:
+    """Return the number of bytes at the beginning of a file that are complete lines, or complete events."""
+    if is_log:
+        return data.rfind(b"\n") + 1
+    end = stop = 0
+    while stop <= len(data):
+        end, stop = stop, stop + _FRAME_BYTES + int.from_bytes(data[stop : stop + 8], "little")
+    return end
 
 
 class Logs:
     """Log lines, events and the progress bar of one run.
 
     Args:
-        folder: Folder on a disk; None: no file is written.
+        folder: Folder on a disk, or gs://bucket/prefix; None: no file is written.
         enabled: False for all ranks but the first, so that they log nothing.
         wandb: Project of Weights & Biases; None: nothing is logged there.
         spell: Writes the fields that a line for people names as options of the command line.
     """
 
+    forgets_later = True
+    """Whether TensorBoard forgets steps that are done again; it would also forget numbers over epochs x 1000."""
+
     def __init__(
         self, folder: str | None, *, enabled: bool = True, wandb: str | None = None, spell: Callable[[str], str] = str
     ) -> None:
-        if folder is not None and "://" in folder:
-            raise UsageError(f"`log_dir` {folder}: logs are appended to, expected a folder on a disk")
-        self._where = Path(folder) if folder is not None else None
+        self._stack = contextlib.ExitStack()
+        storage = open_storage(folder) if folder is not None else None
+        self.place = storage.url if storage is not None else ""
+        """Path or URL of the folder, for messages."""
+        self._where = Path(storage.url) if storage is not None else None
+        self._copy: BucketCopy | None = None
+        if storage is not None and not storage.is_local:
+            self._where = self._stack.enter_context(temporary_folder()) / "logs"
+            self._where.mkdir()
+            self._copy = BucketCopy(storage, self._where)
+            for name in (LOG_FILE, RUN_FILE, GOODPUT_FILE) if enabled else ():
+                self._copy.fetch(name)
         self.folder = self._where if enabled else None
         self._enabled, self._spell = enabled, spell
         self._bar: Progress | None = None
         self._events: EventFile | None = None
         self._project = wandb if enabled else None
         self._wandb: WandbRun | None = None
+        self._goodput: Goodput | None = None
+        self._goodput_events: GoodputEvents | None = None
+        self._closed, self._is_behind = threading.Event(), False
+        self._thread = threading.Thread(target=self._keep_up, name="dataprep-logs", daemon=True)
 
     @property
     def takes_loader(self) -> bool:
@@ -145,13 +256,26 @@ class Logs:
         """Return the folder for traces of a rank; all but the first have their own, as several may share a machine."""
         return self._where / f"rank-{rank:02d}" if self._where is not None and rank > 0 else self._where
 
-    def open(self, *, step: int, total_steps: int) -> None:
-        """Start after a step, and remove lines of later steps, which a killed run may have left, and that it ended."""
+    def open(self, *, step: int, total_steps: int, goodput: Goodput | None = None) -> None:
+        """Start after a step, and remove lines of later steps, which a killed run may have left, and that it ended.
+
+        Args:
+            goodput: Time of this attempt, to which the time of earlier ones is added; None: it is not logged.
+        """
+        self._goodput = goodput
         if self.folder is not None:
             with disk_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._forget_after(step)
-                self._events = EventFile(self.folder)
+                self._events = EventFile(self.folder, step + 1 if self.forgets_later else None)
+                if goodput is not None:
+                    self._goodput_events = GoodputEvents(
+                        path=self.folder / GOODPUT_FILE, job=self.place.rpartition("/")[2]
+                    )
+                    self._goodput_events.begin(goodput, step)
+        if self._copy is not None:
+            self._copy.publish()  # an error now ends the run; later it becomes a warning
+            self._thread.start()
         if self._project is not None:
             self._wandb = WandbRun(self._project, self.folder, resumed=step > 0)
         if self._enabled and sys.stderr.isatty():
@@ -167,6 +291,27 @@ class Logs:
             self._events.close()
         if self._wandb is not None:
             self._wandb.close()
+        if self._goodput_events is not None:
+            self._goodput_events.end()
+        self._closed.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._copy is not None:
+            self._publish(self._copy, last=True)
+        self._stack.close()
+
+    def _keep_up(self) -> None:
+        while self._copy is not None and not self._closed.wait(LOOK_S):
+            self._publish(self._copy)
+
+    def _publish(self, copy: BucketCopy, *, last: bool = False) -> None:
+        try:
+            copy.publish(last=last)
+            self._is_behind = False
+        except (DataprepError, OSError) as error:
+            if last or not self._is_behind or isinstance(error, ConflictError):
+                self.tell(f"{error}; the bucket lacks the last log lines{'' if last else ' until it answers again'}")
+            self._is_behind = True
 
     def scalars(self, line: Mapping[str, float]) -> None:
         """Log one line of numbers, including `step` and `loss`, and write them as scalars for TensorBoard."""
@@ -174,6 +319,15 @@ class Logs:
         self._numbers(int(line["step"]), {f"train/{name}": line[name] for name in line if name != "step"})
         if self._bar is not None:
             self._bar.update(self._task, completed=line["step"], description=f"loss {line['loss']:.4f}")
+
+    def goodput(self, step: int) -> float:
+        """Log the time of the run by cause; return the share of computing, 0..1."""
+        seconds = self._goodput.seconds() if self._goodput is not None else {COMPUTE: 1.0}
+        if self._goodput is not None and self._goodput_events is not None:
+            self._goodput_events.log(self._goodput, step)
+        if self._events is not None:
+            self._events.scalars(step, {f"goodput/{cause}_s": each for cause, each in seconds.items()})
+        return seconds[COMPUTE] / (sum(seconds.values()) or 1.0)
 
     def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
         """Log the numbers of an evaluation, with names that begin with `val_`, in TensorBoard with `val/`."""
@@ -223,16 +377,19 @@ class Logs:
     def _forget_after(self, step: int) -> None:
         if self.folder is None or not (self.folder / LOG_FILE).exists():
             return
-        whole = (self.folder / LOG_FILE).read_text().split("\n")[:-1]  # a kill may have truncated the last line
-        found = [(line, json.loads(line)) for line in whole]
-        kept = [line for line, values in found if values.get("step", 0) <= step and ENDED not in values]
+        lines = list(log_lines((self.folder / LOG_FILE).read_bytes()))  # a kill may have truncated the last one
+        if others := sum(values is None for _, values in lines):
+            self.tell(f"{self.place}/{LOG_FILE}: {counted(others, 'line')} that no training logged; passed over")
+        kept = [line for line, values in lines if values is None or (values["step"] <= step and ENDED not in values)]
         aside = self.folder / f"{LOG_FILE}.new"
-        aside.write_text("".join(f"{line}\n" for line in kept))
+        aside.write_bytes(b"".join(line + b"\n" for line in kept))
         os.replace(aside, self.folder / LOG_FILE)  # noqa: PTH105
 
 
 class EpochLogs(Logs):
     """Logs that also show everything over epochs x 1000, as in resnet_jax, to compare runs with other batch sizes."""
+
+    forgets_later = False
 
     def scalars(self, line: Mapping[str, float]) -> None:
         """Log one line of numbers, and for TensorBoard also as `ep_train/…` over epochs."""

@@ -321,3 +321,14 @@ def test_the_last_object_is_uploaded_while_others_are_put_and_copied_when_they_a
 
 def _raise_taken():
     raise Taken("taken")
+
+
+def test_bytes_are_appended_to_exactly_the_given_object(storage: GCSStorage) -> None:
+    storage.put("log", b"a")
+    first = storage.stat("log")
+    assert storage.append(first, b"b")
+    second = storage.stat("log")
+    assert not storage.append(first, b"c")
+    storage.put("log", b"d")
+    assert not storage.append(second, b"c")
+    assert (storage.read("log"), [info.name for info in storage.list()]) == (b"d", ["log"])

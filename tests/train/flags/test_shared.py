@@ -23,8 +23,8 @@ def test_both_batch_sizes_make_one_effective_batch():
     assert PretrainMAE(**both, batch_size=2048, effective_batch_size=4096).effective_batch(runtime) == 4096
 
 
-def test_logs_are_written_beside_checkpoints_unless_those_are_in_a_bucket():
-    folders = [({}, "./output_dir"), ({"output_dir": "gs://b/x"}, None), ({"output_dir": ""}, None)]
+def test_logs_are_written_next_to_checkpoints_unless_they_have_a_folder():
+    folders = [({}, "./output_dir"), ({"output_dir": "gs://b/x"}, "gs://b/x"), ({"output_dir": ""}, None)]
     folders += [({"output_dir": "gs://b/x", "log_dir": "logs"}, "logs"), ({"log_dir": ""}, None)]
     for given, expected in folders:
         assert PretrainMAE(data_path="x", **given).log_folder == expected, given

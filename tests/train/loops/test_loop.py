@@ -22,6 +22,7 @@ from train.loops import loop
 from train.loops.backend import Backend, LoopConfig
 from train.loops.loop import STOPPED_EXIT_CODE, StepMonitor, Training
 from train.optim.schedule import Steps
+from train.telemetry.goodput import Goodput
 from train.telemetry.logs import Logs
 
 IMAGES, BATCH = 20, 4
@@ -339,7 +340,7 @@ def test_the_monitor_counts_waits_and_steps(monkeypatch):
     clock = VirtualClock()
     monkeypatch.setattr(loop, "time", clock)
     steps = StepMonitor(batch_images=10, compute_images_per_s=1000)
-    for _ in itertools.islice(steps.waiting(batches_every(clock, 0.03, TEN_IMAGES)), 10):
+    for _ in itertools.islice(steps.waiting(batches_every(clock, 0.03, TEN_IMAGES), Goodput(0.0)), 10):
         clock.sleep(0.01)
         steps.stepped()
     found = steps.take()

@@ -17,7 +17,7 @@ import glob, json, sys
 from tensorflow.compat.v1.train import summary_iterator
 found = []
 for event in summary_iterator(glob.glob(sys.argv[1] + "/events.out.tfevents.*")[0]):
-    found.append([event.step, event.file_version])
+    found.append([event.step, event.file_version, event.session_log.status])
     for value in event.summary.value:
         image = value.image
         found.append([event.step, value.tag, value.simple_value, image.height, image.width, image.colorspace,
@@ -39,15 +39,16 @@ def test_values_beyond_float32_are_written_as_infinite(tmp_path):
 def test_tensorflow_reads_what_was_written(tmp_path):
     png = io.BytesIO()
     Image.new("RGB", (300, 200), (1, 2, 3)).save(png, "PNG")
-    events = EventFile(tmp_path / "new" / "folder")
+    events = EventFile(tmp_path / "new" / "folder", restarts_at=3)
     events.scalars(3, {"train/loss": 0.5, "train/lr": 1e-4})
     events.image(1_000_000, "reconstruction", png.getvalue(), height=200, width=300)
     events.close()
     run = subprocess.run(
         [sys.executable, "-c", READ, str(tmp_path / "new" / "folder")], capture_output=True, text=True, check=True
     )
-    version, at_3, loss, lr, at_million, image = json.loads(run.stdout)
-    assert (version, at_3, at_million) == ([0, "brain.Event:2"], [3, ""], [1_000_000, ""])
+    version, start, at_3, loss, lr, at_million, image = json.loads(run.stdout)
+    assert (version, start) == ([0, "brain.Event:2", 0], [3, "", 1])  # SessionLog.START
+    assert (at_3, at_million) == ([3, "", 0], [1_000_000, "", 0])
     assert loss[:3] == [3, "train/loss", 0.5]
     assert lr[:2] == [3, "train/lr"]
     assert abs(lr[2] - 1e-4) < 1e-10

@@ -1,8 +1,16 @@
-"""Log lines: on stdout, in log.txt and for TensorBoard; a resumed run takes back later ones."""
+"""Log lines: on stdout, in log.txt and for TensorBoard, also in a bucket; a resumed run takes back later ones."""
 
 import json
+import os
 
-from train.telemetry.logs import EpochLogs, Logs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataprep.errors import ConflictError, UsageError
+from dataprep.formats.example import checksum, frame_head
+from dataprep.storage import open_storage
+from train.telemetry.logs import BucketCopy, EpochLogs, Logs, complete_bytes
 
 
 def test_evaluation_lines_are_logged_with_prefixed_names(tmp_path, capsys):
@@ -76,6 +84,85 @@ def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
     (events,) = tmp_path.glob("events.out.tfevents.*")
     content = events.read_bytes()
     assert all(tag in content for tag in (b"train/loss", b"ep_train/loss", b"val/accuracy", b"ep_val/accuracy"))
+
+
+def test_a_resumed_run_passes_over_lines_that_no_training_logged(tmp_path, capsys):
+    lines = [json.dumps(line(1)), "saved runs/mae/checkpoint", "\0\0", json.dumps(line(2)), json.dumps(line(3)), "[1]"]
+    (tmp_path / "log.txt").write_text("".join(f"{each}\n" for each in lines))
+    logs = Logs(str(tmp_path))
+    logs.open(step=2, total_steps=9)
+    logs.close()
+    assert (tmp_path / "log.txt").read_text().splitlines() == [*lines[:4], lines[5]]
+    assert f"{tmp_path}/log.txt: 3 lines that no training logged; passed over" in capsys.readouterr().err
+
+
+def test_a_run_that_resumes_elsewhere_continues_its_log_in_the_bucket(bucket_url, capsys):
+    storage = open_storage(bucket_url)
+    for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+        logs = Logs(bucket_url)
+        logs.open(step=start, total_steps=9)
+        for step in steps:
+            logs.scalars(line(step))
+        logs.picture(steps[-1], "painted", b"%d" % start, height=1, width=1)
+        logs.close()
+        assert not logs.folder.exists()
+    assert [json.loads(each) for each in storage.read("log.txt").splitlines()] == [line(step) for step in (1, 2, 3, 4)]
+    assert storage.read("painted.png") == b"2"
+    assert not capsys.readouterr().err
+    assert {info.name.split(".")[0] for info in storage.list()} == {"log", "painted", "events"}
+
+
+def test_a_file_that_grows_is_appended_to_up_to_its_last_complete_line(bucket_url, tmp_path):
+    storage, log = open_storage(bucket_url), tmp_path / "log.txt"
+    copy = BucketCopy(storage, tmp_path)
+    for text, expected in (("a\nb", "a\n"), ("a\nbc\n", "a\nbc\n"), ("a\nbc\nd\n", "a\nbc\nd\n")):
+        log.write_text(text)
+        copy.publish()
+        assert storage.read("log.txt").decode() == expected
+    storage.delete("log.txt")
+    log.write_text("a\nbc\nd\ne\n")
+    copy.publish()
+    assert storage.read("log.txt") == b"a\nbc\nd\ne\n"
+
+
+def test_a_log_that_another_program_writes_is_left_to_it(bucket_url, tmp_path):
+    storage, log = open_storage(bucket_url), tmp_path / "log.txt"
+    copy = BucketCopy(storage, tmp_path)
+    log.write_text("a\n")
+    copy.publish()
+    storage.put("log.txt", b"b\n")
+    log.write_text("a\nc\n")
+    with pytest.raises(ConflictError, match=r"log\.txt: another program writes it"):
+        copy.publish()
+    log.write_text("a\nc\nd\n")
+    copy.publish()
+    assert storage.read("log.txt") == b"b\n"
+
+
+def test_a_file_that_does_not_grow_is_written_once_it_is_finished(bucket_url, tmp_path):
+    storage, trace = open_storage(bucket_url), tmp_path / "plugins/profile/now/host.trace"
+    copy = BucketCopy(storage, tmp_path)
+    trace.parent.mkdir(parents=True)
+    (trace.parent / "link").symlink_to("trace")
+    for content, published in ((b"1", False), (b"12", False), (b"12", True)):
+        trace.write_bytes(content)
+        os.utime(trace, ns=(0, len(content)))
+        copy.publish()
+        assert (storage.stat("plugins/profile/now/host.trace") is not None) == published
+    assert [info.name for info in storage.list()] == ["plugins/profile/now/host.trace"]
+
+
+def test_logs_go_to_a_disk_or_to_cloud_storage_alone():
+    with pytest.raises(UsageError, match="expected a folder on a disk or gs://"):
+        Logs("s3://bucket/logs")
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 400))
+def test_complete_events_are_found_at_every_cut(events, cut):
+    frames = [frame_head(len(event)) + event + checksum(event) for event in events]
+    ends = [len(b"".join(frames[:count])) for count in range(len(frames) + 1)]
+    data = b"".join(frames)[:cut]
+    assert complete_bytes(data, is_log=False) == max(end for end in ends if end <= len(data))
 
 
 def test_every_rank_has_a_folder_of_its_own_for_traces(tmp_path):
