@@ -1,4 +1,4 @@
-"""Progress of a build or a training, read from its own files for `dataprep watch`. Writes nothing."""
+"""Progress of a build or a training, read from its own files for `dataprep watch`, and requests for traces of one."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 from dataprep.builder.output import Claim, read_claim
 from dataprep.builder.receipts import ReceiptWatch, read_summary
 from dataprep.dataset.manifest import MANIFEST
+from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import duration, printable
 from dataprep.storage import ObjectInfo, Storage, open_storage
 
@@ -26,6 +27,12 @@ MAX_READ = 64
 """Maximum number of receipts that one look reads, for repaired and rejected images; further ones are only counted."""
 LOG_FILE = "log.txt"
 """Name of a training's log in its output folder."""
+PROFILE_REQUEST = "profile-request.json"
+"""Name of the request for a trace in the folder of a training's logs."""
+MAX_TRACE_S = 300.0
+"""Longest trace that may be asked for; a second of one may take some MB."""
+_TRACES = "plugins/profile"
+_POLL_S = 2.0
 _SAVED = "checkpoint-"
 """Beginning of the names of checkpoints."""
 _TAIL_BYTES = 1 << 18
@@ -304,6 +311,51 @@ def log_lines(data: bytes) -> Iterator[tuple[bytes, Mapping[str, Any] | None]]:
         except (ValueError, RecursionError):
             line = None
         yield text, line if isinstance(line, dict) and type(line.get("step")) is int else None
+
+
+def ask_profile(
+    url: str, seconds: float, *, patience_s: float = 120.0, sleep: Callable[[float], None] = time.sleep
+) -> list[str]:
+    """Ask a running training for a trace of its next seconds; return the URLs of the traces' files.
+
+    Args:
+        url: Folder of its logs, on disk or in a bucket.
+        patience_s: Time to wait for the trace after these seconds.
+
+    Raises:
+        UsageError: No training logs there.
+        UndecidedError: No trace came.
+    """
+    storage = open_storage(url)
+    if storage.stat(LOG_FILE) is None:
+        raise UsageError(f"{url}: no {LOG_FILE} of a training there; give the folder of its logs")
+    before = {info.name for info in storage.list(_TRACES)}
+    try:
+        current: bytes | None = storage.read(PROFILE_REQUEST)
+    except FileNotFoundError:
+        current = None
+    request = json.dumps({"seconds": seconds, "asked_s": time.time()}).encode()
+    if not storage.replace(PROFILE_REQUEST, request, current):
+        raise UndecidedError(f"{storage.url_of(PROFILE_REQUEST)}: another request came first; run this again")
+    seen: dict[str, int] = {}
+    for _ in range(int((seconds + patience_s) / _POLL_S)):
+        sleep(_POLL_S)
+        found = {info.name: info.num_bytes for info in storage.list(_TRACES) if info.name not in before}
+        if found and found == seen:
+            return [storage.url_of(name) for name in sorted(found)]
+        seen = found
+    raise UndecidedError(
+        f"{url}: no trace after {duration(seconds + patience_s)}; see by `dataprep watch` whether the training runs"
+    )
+
+
+def requested_s(request: bytes) -> float:
+    """Return the seconds that a request for a trace asks for, at most `MAX_TRACE_S`; 0 if it is damaged."""
+    try:
+        seconds = float(json.loads(request)["seconds"])
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return 0.0
+    return seconds if 0 < seconds <= MAX_TRACE_S else 0.0
 
 
 def _numbers(data: bytes) -> Iterator[dict[str, float]]:

@@ -5,13 +5,16 @@ dataprep imports nothing of `train`: a program is found by the name of its scrip
 
 from __future__ import annotations
 
+import json
 import sys
 from importlib import metadata
 from typing import Any, NamedTuple
 
 import click
 
+from dataprep.arguments import READ, Place, Request, command_of, option, request
 from dataprep.errors import DISTRIBUTION, UsageError
+from dataprep.watching import MAX_TRACE_S, ask_profile
 
 EPILOG = """\b
 Examples:
@@ -19,6 +22,7 @@ Examples:
   dataprep train pretrain-mae --help
   dataprep train pretrain-mae --data-path shards/coco-dup5 --output-dir runs/mae --effective-batch-size 256
   dataprep train vit --plan --plan-devices 256
+  dataprep train profile gs://bucket/runs/mae --seconds 5
 
 All arguments after ENTRY are passed to its console script unchanged: `dataprep train vit` is `dataprep-train-vit`.
 """
@@ -58,11 +62,36 @@ class _Program(click.Command):
         return start.load()()
 
 
+@request
+class ProfileRun(Request):
+    """Trace the next seconds of a training that runs, on any host that can write into the folder of its logs.
+
+    RUN is the folder of the training's log.txt, on disk or in a bucket. Each host of the training that sees it writes a
+    trace of its own into plugins/profile there, which TensorBoard's profile plugin and xprof read; none restarts. A
+    training looks for requests every second on a disk, every 12 s in a bucket.
+    """
+
+    run: Place = option("Folder of the training's logs.", metavar="RUN", kw_only=False, group=READ)
+    seconds: float = option(
+        "Length of the trace, in seconds, to the end of an update.", default=5.0, low=0.1, high=MAX_TRACE_S, metavar="S"
+    )
+
+
+def _profile(asked: ProfileRun, *, as_json: bool) -> None:
+    traces = ask_profile(str(asked.run), asked.seconds)
+    click.echo(json.dumps({"traces": traces}) if as_json else "\n".join(traces))
+
+
+profile_command = command_of(ProfileRun, _profile, "profile", epilog="")
+
+
 class _Programs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(ENTRIES)
+        return [*ENTRIES, "profile"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "profile":
+            return profile_command
         name = cmd_name.removeprefix("train-")  # `train-vit`, as in the name of the script
         return _Program(name, short_help=ENTRIES[name].help) if name in ENTRIES else None
 

@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from dataprep import watching
 from dataprep.builder.output import read_claim
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UndecidedError, UsageError
 from dataprep.storage import open_storage
 from dataprep.watching import (
     ABSENT,
     BUILDING,
     ENDED,
+    PROFILE_REQUEST,
     TRAINING,
     WHOLE,
     BuildSnapshot,
@@ -21,7 +22,9 @@ from dataprep.watching import (
     RunWatch,
     Snapshot,
     TrainingSnapshot,
+    ask_profile,
     latest,
+    requested_s,
 )
 from tests.support.adoption import upload
 from tests.support.builds import build_arguments
@@ -121,6 +124,30 @@ def test_of_a_long_log_only_the_end_is_read(tmp_path, monkeypatch):
 def test_an_empty_log_is_a_training_without_a_step(tmp_path):
     (tmp_path / "log.txt").touch()
     assert RunWatch(str(tmp_path)).look().step is None
+
+
+def test_a_trace_is_asked_for_and_waited_for(storage_url):
+    storage = open_storage(storage_url)
+    storage.create("log.txt", b"")
+    trace = "plugins/profile/2026/host.xplane.pb"
+    storage.create("plugins/profile/2025/host.xplane.pb", b"old")
+    looks = iter([lambda: None, lambda: storage.create(trace, b"new"), *[lambda: None] * 2])
+    assert ask_profile(storage_url, 5, sleep=lambda _: next(looks)()) == [storage.url_of(trace)]
+    assert requested_s(storage.read(PROFILE_REQUEST)) == 5
+    with pytest.raises(UndecidedError, match="no trace after 15 s"):
+        ask_profile(storage_url, 5, patience_s=10, sleep=lambda _: None)
+
+
+def test_a_request_is_refused_where_no_training_logs(tmp_path):
+    with pytest.raises(UsageError, match=r"no log\.txt of a training there"):
+        ask_profile(str(tmp_path), 5)
+
+
+@pytest.mark.parametrize(
+    "request_", [b"", b"[5]", b"{", b'{"seconds": "nan"}', b'{"seconds": 1e9}', b'{"seconds": -1}']
+)
+def test_damaged_requests_ask_for_nothing(request_):
+    assert requested_s(request_) == 0
 
 
 BUILD = {

@@ -97,6 +97,8 @@ def flags_of_its_run(changes: Sequence[str]) -> str:
 
 
 _COPY_BYTES = 8 << 20
+_PROBE_BYTES = 8 << 20
+"""More bytes than a full disk still takes after a write that failed."""
 _ORBAX_NAME = re.compile(r"checkpoint-(\d{9,})\.orbax")
 _MAX_PICKLE_BYTES = 64 << 20
 """Maximum size of the pickle in a checkpoint, which describes its tensors: ViT-10B's take 0.2 MB."""
@@ -165,7 +167,12 @@ class Codec:
 def _write_torch(state: State, path: Path) -> None:
     import torch
 
-    torch.save(state, path)
+    try:
+        torch.save(state, path)
+    except RuntimeError:  # does not say why: a disk that is full does not take these bytes either
+        with path.open("ab") as file:
+            file.write(bytes(_PROBE_BYTES))
+        raise
 
 
 def _read_torch(path: Path) -> State:

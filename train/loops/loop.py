@@ -212,7 +212,7 @@ class Training(Generic[BackendT]):
             MetricsCallback(self.loader, self.logs.loader, every=1) if self.logs.takes_loader else None
         )
         folder = self.logs.trace_folder(self.loader.config.rank)
-        profile = StepProfile(self.config.profile_steps, folder, self.backend.profile)
+        profile = StepProfile(self.config.profile_steps, folder, self.backend.profile, self.logs.asked_s)
         try:
             with self._stop_signals() as stop, contextlib.closing(profile):
                 stopped = self._train(stop, profile)

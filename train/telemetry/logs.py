@@ -24,7 +24,7 @@ from dataprep.messages import counted, visible
 from dataprep.storage import Storage, disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.spool import temporary_folder
-from dataprep.watching import LOG_FILE, log_lines
+from dataprep.watching import LOG_FILE, PROFILE_REQUEST, log_lines, requested_s
 from train.telemetry.goodput import COMPUTE, GOODPUT_FILE, Goodput, GoodputEvents
 
 if TYPE_CHECKING:
@@ -128,8 +128,9 @@ def _value(tag: str, content: bytes) -> bytes:
 
 ENDED = "ended"
 """Field that only the last line of a finished run has."""
-LOOK_S = 12.0
-"""Time between two looks at what must be published: two of them and an upload take less than 30 s."""
+LOOK_S, LOOK_ON_DISK_S = 12.0, 1.0
+"""Time between two looks at what must be published, and for requests: two of them and an upload take less than 30 s."""
+_MAX_REQUEST_BYTES = 1 << 12
 
 
 class BucketCopy:
@@ -225,7 +226,8 @@ class Logs:
         self, folder: str | None, *, enabled: bool = True, wandb: str | None = None, spell: Callable[[str], str] = str
     ) -> None:
         self._stack = contextlib.ExitStack()
-        storage = open_storage(folder) if folder is not None else None
+        self._storage = storage = open_storage(folder) if folder is not None else None
+        self._request, self._asked_s = b"", 0.0
         self.place = storage.url if storage is not None else ""
         """Path or URL of the folder, for messages."""
         self._where = Path(storage.url) if storage is not None else None
@@ -275,6 +277,8 @@ class Logs:
                     self._goodput_events.begin(goodput, step)
         if self._copy is not None:
             self._copy.publish()  # an error now ends the run; later it becomes a warning
+        if self._storage is not None:
+            self._request = self._read_request()
             self._thread.start()
         if self._project is not None:
             self._wandb = WandbRun(self._project, self.folder, resumed=step > 0)
@@ -300,9 +304,27 @@ class Logs:
             self._publish(self._copy, last=True)
         self._stack.close()
 
+    def asked_s(self) -> float:
+        """Return for how many seconds `dataprep train profile` has asked for a trace since the last call; 0: it has
+        not."""
+        if not self._asked_s:  # almost always
+            return 0.0
+        asked_s, self._asked_s = self._asked_s, 0.0
+        return asked_s
+
     def _keep_up(self) -> None:
-        while self._copy is not None and not self._closed.wait(LOOK_S):
-            self._publish(self._copy)
+        while not self._closed.wait(LOOK_S if self._copy is not None else LOOK_ON_DISK_S):
+            if self._copy is not None:
+                self._publish(self._copy)
+            request = self._read_request()
+            if request not in (b"", self._request):
+                self._request, self._asked_s = request, requested_s(request)
+
+    def _read_request(self) -> bytes:
+        try:
+            return self._storage.read(PROFILE_REQUEST, _MAX_REQUEST_BYTES) if self._storage is not None else b""
+        except (DataprepError, OSError):  # there is none, or the bucket does not answer: the next look asks again
+            return b""
 
     def _publish(self, copy: BucketCopy, *, last: bool = False) -> None:
         try:
@@ -371,7 +393,7 @@ class Logs:
         text = json.dumps(line)
         print(text, flush=True)
         if self.folder is not None:
-            with (self.folder / LOG_FILE).open("a") as file:
+            with disk_errors(self.folder / LOG_FILE), (self.folder / LOG_FILE).open("a") as file:
                 file.write(f"{text}\n")
 
     def _forget_after(self, step: int) -> None:
@@ -440,23 +462,37 @@ class StepProfile:
         steps: First step that is traced, and the first one after it that is not; None: no trace.
         folder: Folder of the run's logs; None: no trace.
         trace: Function that returns a context, which traces into a folder while it is open.
+        asked_s: Function that returns the seconds for which a trace was asked for since its last call; 0: it was not.
     """
 
     def __init__(
-        self, steps: tuple[int, int] | None, folder: Path | None, trace: Callable[[Path], AbstractContextManager[None]]
+        self,
+        steps: tuple[int, int] | None,
+        folder: Path | None,
+        trace: Callable[[Path], AbstractContextManager[None]],
+        asked_s: Callable[[], float] = float,
     ) -> None:
-        self._steps, self._folder, self._trace = steps, folder, trace
+        self._steps, self._folder, self._trace, self._asked_s = steps or (-1, -1), folder, trace, asked_s
         self._stack = contextlib.ExitStack()
+        self._until_s: float | None = None
+        """Time at which the trace that was asked for ends, by the monotonic clock."""
 
     def before(self, step: int) -> None:
-        """Start or stop the trace before an update, if it is the first to be traced, or the first not to be."""
-        if self._steps is None or self._folder is None:
+        """Start or stop a trace before an update: the first to be traced or not to be, or after it was asked for."""
+        if self._folder is None:
             return
-        if step == self._steps[0]:
+        if self._until_s is not None:
+            if time.monotonic() >= self._until_s:
+                self.close()
+        elif step == self._steps[0]:
             self._stack.enter_context(self._trace(self._folder))
         elif step == self._steps[1]:
             self.close()
+        elif (asked_s := self._asked_s()) and not self._steps[0] < step < self._steps[1]:
+            self._stack.enter_context(self._trace(self._folder))
+            self._until_s = time.monotonic() + asked_s
 
     def close(self) -> None:
         """End the trace and write it."""
+        self._until_s = None
         self._stack.close()

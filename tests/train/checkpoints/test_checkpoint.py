@@ -1,11 +1,15 @@
 """Checkpoints: whole or absent, damaged ones are told from good ones, old ones go."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
 
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
+from tests.selection import ROOT
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.files import ARRAYS, NUMPY
 from train.checkpoints.orbax_folder import OrbaxFolder
@@ -139,3 +143,26 @@ def test_old_checkpoints_of_both_kinds_of_jax_are_removed_and_those_of_pytorch_a
 def test_a_place_that_is_only_read_is_refused_before_the_first_step():
     with pytest.raises(UsageError, match="s3://bucket/run: dataprep only reads from there; write to a folder or gs://"):
         CheckpointFolder("s3://bucket/run").remove_unfinished()
+
+
+FULL = """
+import sys
+from pathlib import Path
+import torch
+from dataprep.errors import FullError
+from tests.support.small_disk import use_small_disk
+from train.checkpoints.checkpoint import CheckpointFolder
+use_small_disk(Path(sys.argv[1]), 2_000_000)
+try:
+    CheckpointFolder(sys.argv[1]).save(1, {"model": {"weight": torch.zeros(1_000_000)}})
+except FullError as error:
+    print(error)
+"""
+
+
+def test_a_disk_that_fills_while_a_checkpoint_is_written_is_named(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    (line,) = run.stdout.splitlines()
+    assert f"{tmp_path}/_build/tmp/checkpoint.pth-" in line
