@@ -75,11 +75,11 @@ SOURCES := $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) $(wi
 bench-setup: setup .bench-venv/arena/.peers
 
 # Programs of others that run over our data, without what they share with us.
-.bench-venv/open_clip .bench-venv/torchtitan: .bench-venv/%: tests/support/%.txt $(BIN)/uv | python
+.bench-venv/diffusers .bench-venv/open_clip .bench-venv/torchtitan: .bench-venv/%: tests/support/%.txt $(BIN)/uv | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --target $@ -r $<
 	touch $@
 
-setup: .venv/.dev .bench-venv/.peers .bench-venv/open_clip .bench-venv/torchtitan
+setup: .venv/.dev .bench-venv/.peers .bench-venv/diffusers .bench-venv/open_clip .bench-venv/torchtitan
 
 setup-core: .venv/.core
 

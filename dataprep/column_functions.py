@@ -24,6 +24,12 @@ from dataprep.sources.custom import calling, imported, module_digest
 
 BUILT_IN: Mapping[str, str] = {name: f"{__name__}:{name}" for name in ("phash", "sharpness")}
 """`module:NAME` of the functions of this package, by the names that users give."""
+MODELS: Mapping[str, str] = {
+    "open_clip": "train.models.encoders:OpenClip",
+    "timm": "train.models.encoders:Timm",
+    "vae": "train.models.encoders:Vae",
+}
+"""`module:NAME` of the classes of networks, by the libraries that users give: `timm:MODEL`."""
 _TAKES = "_dataprep_columns"
 """Attribute of a function or class with what it takes."""
 F = TypeVar("F")
@@ -97,15 +103,19 @@ class Function:
     """A function as workers find it."""
 
     place: str
-    """`module:NAME`."""
+    """`module:NAME`, or `timm:MODEL`."""
     version: str
     digest: str
-    """Digest of the source of its module here."""
+    """Digest of the source of its module here, or version of the model's weights."""
     takes: Columns
     folder: str
     """Folder in which its module may be."""
     devices: int = 0
     """Accelerators of a machine, of which each process takes one for itself; 0: a process sees all."""
+    model: str = ""
+    """Name of a model and its weights, with which a class of MODELS is created."""
+    size: int | None = None
+    """Pixels of a side of the model's images; None as its configuration says."""
 
     def load(self) -> Callable[[Samples], Any]:
         """Import the function, or create the object that is called.
@@ -118,15 +128,20 @@ class Function:
             take_device(self.devices)
         if Path(self.folder).is_dir() and self.folder not in sys.path:
             sys.path.append(self.folder)
-        found, digest = _imported(self.place)
+        given = []
+        if self.model:
+            found = _imported(MODELS[self.place.partition(":")[0]])[0]
+            weights = found.find(self.model)
+            given, digest = [weights, self.size], weights.version
+        else:
+            found, digest = _imported(self.place)
         if digest != self.digest:
-            raise UsageError(
-                f"{self.place}: {socket.gethostname()} has another edition of its module; give every worker the same"
-            )
+            what = "other weights, or another version of the library" if self.model else "another edition of its module"
+            raise UsageError(f"{self.place}: {socket.gethostname()} has {what}; give every worker the same")
         if not isinstance(found, type):
             return found  # type: ignore[no-any-return]
         with calling(f"{self.place}: creating it"):
-            return found()  # type: ignore[no-any-return]
+            return found(*given)  # type: ignore[no-any-return]
 
 
 @cache
@@ -161,28 +176,42 @@ def place_of(function: str | Callable[..., Any]) -> str:
     return place
 
 
-def find_function(given: str, *, version: str = "", batch: int | None = None, devices: int = 0) -> Function:
-    """Find a function by its `module:NAME`, or its name in BUILT_IN.
+def find_function(
+    given: str, *, version: str = "", batch: int | None = None, size: int | None = None, devices: int = 0
+) -> Function:
+    """Find a function by its `module:NAME`, its name in BUILT_IN, or a model by its name.
 
     Raises:
-        UsageError: There is no such function.
+        UsageError: There is no such function or model.
+        SourceError: The model's library, or the Hub that has it, refuses.
     """
-    place = BUILT_IN.get(given, given)
-    if not CLASS_NAME.fullmatch(place):
+    place, library, model = BUILT_IN.get(given, given), *given.partition(":")[::2]
+    if library in MODELS and model:
+        found = _imported(MODELS[library])[0]
+        weights = found.find(model)
+        place, digest, own = f"{library}:{weights.name}", weights.version, weights.version
+    elif not CLASS_NAME.fullmatch(place):
+        known = [*BUILT_IN, *(f"{each}:MODEL" for each in MODELS)]
         raise UsageError(
             f"`columns`: {quoted(given)}, expected module:NAME, or a table such as captions.parquet"
-            f"{there_are(given, BUILT_IN)}"
+            f"{there_are(given, known)}"
         )
-    found, digest = _imported(place)
+    else:
+        model = ""
+        found, digest = _imported(place)
+        own = getattr(found, _TAKES, Columns()).version or digest
     takes = getattr(found, _TAKES, Columns())
-    takes = takes if batch is None else replace(takes, batch=batch)
+    if size is not None:
+        takes, own = takes if model else replace(takes, size=size), f"{own}, {size} pixels"
     return Function(
         place=place,
-        version=version or takes.version or digest,
+        version=version or own,
         digest=digest,
-        takes=takes,
+        takes=takes if batch is None else replace(takes, batch=batch),
         folder=str(Path.cwd()),
         devices=devices,
+        model=model,
+        size=size,
     )
 
 
@@ -204,7 +233,6 @@ def decoded(data: bytes, size: int | None = None) -> NDArray[np.uint8]:
         UnusableImageError: It cannot be decoded.
     """
     import simplejpeg
-    from PIL import Image
 
     rgb: NDArray[np.uint8] | None = None
     if data.startswith(pictures.JPEG_MAGIC):
@@ -217,8 +245,13 @@ def decoded(data: bytes, size: int | None = None) -> NDArray[np.uint8]:
     if rgb is None:
         with pictures.open_image(data) as image:
             rgb = np.array(pictures.to_rgb(pictures.load_image(image, data), data))
-    if size is None:
-        return rgb
+    return rgb if size is None else scaled(rgb, size)
+
+
+def scaled(rgb: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Return an RGB array as (size, size, 3): its shorter side scaled, its centre cut."""
+    from PIL import Image
+
     height, width = rgb.shape[:2]
     side = min(height, width)
     left, top = (width - side) / 2, (height - side) / 2

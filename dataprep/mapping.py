@@ -348,8 +348,8 @@ def plan_column(url: str, name: str, function: str, version: str, *, overwrite: 
         had = found[0]
         if (had.function, had.function_version) != (function, version) and had.plan_hash == manifest.plan_hash:
             raise UsageError(
-                f"{storage.url}: the column {name} was made by {had.function} {quoted(had.function_version, 20)}, this "
-                f"is {function} {quoted(version, 20)}: `overwrite` makes all of it again, or `version` says that the "
+                f"{storage.url}: the column {name} was made by {had.function} {quoted(had.function_version, 150)}, this "
+                f"is {function} {quoted(version, 150)}: `overwrite` makes all of it again, or `version` says that the "
                 "values are the same"
             )
         opened = files.opened_column(storage, manifest, *found)

@@ -10,6 +10,7 @@ import pytest
 ABSENT = ("torch", "torchvision", "torch_xla", "jax", "flax", "optax", "tensorflow", "grain", "cv2", "ray")
 IMPORTS = {
     "import loaders.torch": "torch",
+    "import train.models.encoders": "torch",
     "from loaders import TorchBatches": "torch",
     "import loaders.grain": "grain",
     "import loaders.xla": "xla",

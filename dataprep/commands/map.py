@@ -22,6 +22,7 @@ EPILOG = """\b
 Examples:
   dataprep map shards --column latent=my_module:encode
   dataprep map gs://bucket/laion --column latent=my_module:Encoder --workers 1 --batch-size 256
+  dataprep map shards --column embedding=timm:vit_small_patch14_dinov2.lvd142m --image-size 224
   dataprep map shards --column caption=captions.parquet --on key
   dataprep map shards --column latent=my_module:encode --runner ray
 
@@ -45,7 +46,8 @@ class Map(EngineRun):
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     columns: Functions = option(
         "Name of a column, and what makes its values: module:NAME of a function, or of a class that is created once a "
-        "process; or a parquet or CSV file. Repeat it for several.",
+        "process; a model, timm:MODEL, open_clip:MODEL@TAG or vae:FOLDER; or a parquet or CSV file. Repeat it for "
+        "several.",
         kw_only=False,
         flag="--column",
         metavar="NAME=FUNCTION",
@@ -57,6 +59,12 @@ class Map(EngineRun):
     )
     batch_size: int | None = option(
         "Samples of a call; by default as the function says, or 64.", default=None, low=1, group=OTHER
+    )
+    image_size: int | None = option(
+        "Pixels of a side of the images that a function or model gets; by default as it says.",
+        default=None,
+        low=1,
+        group=OTHER,
     )
     devices: int = option(
         "Accelerators of this machine: as many processes work, each of which sees one alone.",
@@ -134,7 +142,9 @@ def _planned(asked: Map, url: str, name: str, given: str, progress: BuildProgres
         return work, join
     if asked.on is not None:
         raise UsageError(f"`on` {asked.on}: `columns` {name} is not a table such as captions.parquet")
-    function = find_function(given, version=asked.version, batch=asked.batch_size, devices=asked.devices)
+    function = find_function(
+        given, version=asked.version, batch=asked.batch_size, size=asked.image_size, devices=asked.devices
+    )
     work = plan_column(url, name, function.place, function.version, overwrite=asked.overwrite)
     return work, lambda: _made(asked, work, function, progress)
 

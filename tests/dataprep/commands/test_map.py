@@ -1,12 +1,15 @@
 """`dataprep map` as a command and as a function: engines, dry run, faults, and who sees columns afterwards."""
 
+import hashlib
 import json
 import random
 import shutil
+from importlib.metadata import version
 
 import pytest
 
 import dataprep
+from dataprep.column_functions import find_function
 from dataprep.commands.map import command
 from dataprep.dataset.column_files import read_column, read_values
 from dataprep.dataset.manifest import read_manifest
@@ -83,7 +86,10 @@ def test_a_function_that_hangs_is_ended(root):
     [
         (["--column", "x=captions.parquet"], "name with --on the column of the table"),
         (["--column", f"x={FUNCTION}", "--on", "key"], "--column x is not a table such as captions.parquet"),
-        (["--column", "x=phsh"], "such as captions.parquet; did you mean phash? There are phash, sharpness"),
+        (
+            ["--column", "x=phsh"],
+            "such as captions.parquet; did you mean phash? There are phash, sharpness, open_clip:MODEL",
+        ),
         (["--column", "x=no_such_module:encode"], "no module no_such_module is installed or in"),
         (["--column", f"label={FUNCTION}"], "the name 'label' is taken"),
         (["--column", "x=none.csv", "--on", "key"], "--column: no table none.csv"),
@@ -107,6 +113,29 @@ def test_each_process_has_a_device_of_its_own(root, monkeypatch):
 def test_functions_of_pictures_are_known_by_name(root):
     document = json.loads(invoked(command, root, "--column", "h=phash", "--column", "s=sharpness", "--json").stdout)
     assert document["types"] == {"h": "uint64", "s": "float32"}
+
+
+def test_a_model_makes_a_column_and_other_weights_another(root, tmp_path):
+    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
+    import safetensors.torch
+
+    file = tmp_path / "vit.safetensors"
+    given = {"embedding": f"timm:test_vit@{file}"}
+    torch.manual_seed(0)
+    safetensors.torch.save_file(timm.create_model("test_vit").state_dict(), file)
+    dataprep.map(root, given, image_size=32, workers=1)
+    assert dataprep.map(root, given, image_size=32).made == {"embedding": 0}
+    storage = open_storage(str(root))
+    column = read_column(storage, read_manifest(storage), "embedding").column
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert (column.function, str(column.type)) == ("timm:test_vit", "float16 (64)")
+    assert column.function_version == f"timm {version('timm')}, weights {digest}, 32 pixels"
+    with pytest.raises(UsageError, match=r"weights [0-9a-f]{64}, 32 pixels', this is .*, 64 pixels'"):
+        dataprep.map(root, given, image_size=64)
+    job = find_function(given["embedding"])
+    safetensors.torch.save_file(timm.create_model("test_vit").state_dict(), file)
+    with pytest.raises(UsageError, match="has other weights, or another version of the library"):
+        job.load()
 
 
 def test_a_view_is_refused_with_its_dataset(root):
