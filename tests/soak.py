@@ -717,18 +717,33 @@ MAP_KILLS, MAP_ROUNDS = 10, 5
 
 
 def columns() -> Iterator[Case]:
-    """`dataprep map` killed 50 times in a pool, and in parts, of which one is killed: the same bytes."""
+    """`dataprep map` killed 50 times in a pool, and in parts, of which one is killed, or on Beam: the same bytes."""
     for way in ("pool", "parts"):
         for number in range(MAP_ROUNDS):
             yield f"{MAP_KILLS} kills, {way} {number}", partial(_map_killed, way, number)
+    for words in (("--workers", 4), ("--runner", "FnApiRunner", "--workers", 2)):
+        yield " ".join(map(str, words)), partial(_mapped_alike, words)
+
+
+def _expected_column(root: Path, fmt: str) -> dict[str, str]:
+    """Build a dataset without the column, and return the digests of what one worker makes."""
+    succeeds(*build_arguments("imagenet", originals("imagenet", 600), root, fmt, "--num-shards", 12))
+    succeeds(*map_words(root, "--workers", 1))
+    expected = column_digests(root)
+    shutil.rmtree(root / "columns")
+    return expected
+
+
+def _mapped_alike(words: tuple[object, ...], folder: Path) -> str:
+    expected = _expected_column(folder / "out", FORMATS[0])
+    succeeds(*map_words(folder / "out", *words))
+    assert column_digests(folder / "out") == expected
+    return f"{len(expected)} files equal those of one worker"
 
 
 def _map_killed(way: str, number: int, folder: Path) -> str:
     root, rng = folder / "out", random.Random(f"{way}/{number}")
-    succeeds(*build_arguments("imagenet", originals("imagenet", 600), root, FORMATS[number % 3], "--num-shards", 12))
-    succeeds(*map_words(root, "--workers", 1))
-    expected = column_digests(root)
-    shutil.rmtree(root / "columns")
+    expected = _expected_column(root, FORMATS[number % 3])
     runs = [["--workers", 2]] if way == "pool" else [["--workers", 1, "--part", f"{part}/3"] for part in (1, 2, 3)]
     finished = kill_maps(rng, root, expected, MAP_KILLS, runs)
     return f"{MAP_KILLS} kills, {finished} times complete before the last: the same bytes"
