@@ -189,7 +189,8 @@ def find_function(
     if library in MODELS and model:
         found = _imported(MODELS[library])[0]
         weights = found.find(model)
-        place, digest, own = f"{library}:{weights.name}", weights.version, weights.version
+        place, model, digest = f"{library}:{weights.name}", weights.given, weights.version
+        own = digest
     elif not CLASS_NAME.fullmatch(place):
         known = [*BUILT_IN, *(f"{each}:MODEL" for each in MODELS)]
         raise UsageError(

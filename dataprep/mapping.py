@@ -348,9 +348,9 @@ def plan_column(url: str, name: str, function: str, version: str, *, overwrite: 
         had = found[0]
         if (had.function, had.function_version) != (function, version) and had.plan_hash == manifest.plan_hash:
             raise UsageError(
-                f"{storage.url}: the column {name} was made by {had.function} {quoted(had.function_version, 150)}, this "
-                f"is {function} {quoted(version, 150)}: `overwrite` makes all of it again, or `version` says that the "
-                "values are the same"
+                f"{storage.url}: the column {name} was made by {had.function} {quoted(had.function_version, 150)}, "
+                f"this is {function} {quoted(version, 150)}: `overwrite` makes all of it again, or `version` says "
+                "that the values are the same"
             )
         opened = files.opened_column(storage, manifest, *found)
         places = ((index, opened.find(split.name, number)) for index, (split, number) in enumerate(_shards(manifest)))

@@ -54,6 +54,11 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/commands/test_diagnose.py": ("loaders/diagnosis/", "dataprep/commands/diagnose.py"),
     "tests/dataprep/commands/test_inspect.py": INSPECTED,
     "tests/dataprep/commands/test_inspect_browser.py": INSPECTED,
+    "tests/dataprep/commands/test_map.py::test_a_model_makes_a_column_and_other_weights_another": (
+        "train/models/",
+        "dataprep/column_functions.py",
+        "dataprep/mapping.py",
+    ),
     "tests/dataprep/commands/test_replicate.py": REPLICATED,
     "tests/dataprep/commands/test_tpu.py": TPU,
     "tests/dataprep/commands/test_tpu_jobs.py": TPU,

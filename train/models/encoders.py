@@ -52,6 +52,8 @@ class Weights:
 
     name: str
     """Name of the model that a column keeps: no folder of this machine."""
+    given: str
+    """Text that finds it from any folder."""
     library: str
     """The library with its version."""
     file: Path
@@ -113,10 +115,10 @@ class Encoder(ABC):
         if not given.startswith(HUB) and (path.suffix == SUFFIX or path.is_file()):
             if path.suffix != SUFFIX or not path.is_file():
                 raise UsageError(f"{given_weights}: expected a {SUFFIX} file; other weights can run code when read")
-            return Weights(name=model, library=library, file=path)
-        name, folder = given, Path(given)
+            return Weights(name=model, given=f"{model}@{path.absolute()}", library=library, file=path)
+        name, folder = given, Path(given).absolute()
         if folder.is_dir():
-            name = folder.resolve().name
+            name, given = folder.name, str(folder)
         else:
             with calling(f"finding {quoted(given)}"):
                 repository = given.removeprefix(HUB) if given.startswith(HUB) else cls._published(model, given_weights)
@@ -124,7 +126,7 @@ class Encoder(ABC):
         config, file = folder / cls.config_file, folder / cls.weights_file
         if not config.is_file() or not file.is_file() or config.stat().st_size > _MAX_CONFIG_BYTES:
             raise UsageError(f"{folder}: expected {cls.config_file} and {cls.weights_file}; {SUFFIX} alone is read")
-        return Weights(name=name, library=library, file=file, config=config)
+        return Weights(name=name, given=given, library=library, file=file, config=config)
 
     @classmethod
     def _fetched(cls, repository: str) -> Path:

@@ -115,14 +115,17 @@ def test_functions_of_pictures_are_known_by_name(root):
     assert document["types"] == {"h": "uint64", "s": "float32"}
 
 
-def test_a_model_makes_a_column_and_other_weights_another(root, tmp_path):
-    timm, torch = pytest.importorskip("timm"), pytest.importorskip("torch")
-    import safetensors.torch
+def test_a_model_makes_a_column_and_other_weights_another(root, tmp_path, monkeypatch):
+    import timm
+    import torch
+
+    torch.manual_seed(0)
+    from safetensors.torch import save_file
 
     file = tmp_path / "vit.safetensors"
-    given = {"embedding": f"timm:test_vit@{file}"}
-    torch.manual_seed(0)
-    safetensors.torch.save_file(timm.create_model("test_vit").state_dict(), file)
+    monkeypatch.chdir(tmp_path)
+    given = {"embedding": "timm:test_vit@vit.safetensors"}
+    save_file(timm.create_model("test_vit").state_dict(), file)
     dataprep.map(root, given, image_size=32, workers=1)
     assert dataprep.map(root, given, image_size=32).made == {"embedding": 0}
     storage = open_storage(str(root))
@@ -133,7 +136,8 @@ def test_a_model_makes_a_column_and_other_weights_another(root, tmp_path):
     with pytest.raises(UsageError, match=r"weights [0-9a-f]{64}, 32 pixels', this is .*, 64 pixels'"):
         dataprep.map(root, given, image_size=64)
     job = find_function(given["embedding"])
-    safetensors.torch.save_file(timm.create_model("test_vit").state_dict(), file)
+    save_file(timm.create_model("test_vit").state_dict(), file)
+    monkeypatch.chdir(root)
     with pytest.raises(UsageError, match="has other weights, or another version of the library"):
         job.load()
 
