@@ -231,6 +231,8 @@ class Vae(Encoder):
     def _open(self, weights: Weights, size: int | None) -> tuple[nn.Module, Prepare]:
         from diffusers import AutoencoderKL
 
+        if weights.config is None:
+            raise UsageError(f"{weights.file}: a VAE needs {self.config_file}; give FOLDER or {HUB}OWNER/NAME")
         options = {"use_safetensors": True, "local_files_only": True, "output_loading_info": True}
         model, loaded = AutoencoderKL.from_pretrained(weights.file.parent, **options)
         if missing := loaded["missing_keys"]:
