@@ -109,7 +109,7 @@ class Encoder(ABC):
         try:
             library = f"{cls.package} {version(cls.package)}"
         except PackageNotFoundError:
-            raise UsageError(f"{quoted(given)} needs a package: pip install {cls.package}") from None
+            raise UsageError(f"{quoted(given)} needs the package {cls.package}; install it on every worker") from None
         model, _, given_weights = given.partition("@")
         path = Path(given_weights)
         if not given.startswith(HUB) and (path.suffix == SUFFIX or path.is_file()):

@@ -176,5 +176,5 @@ def test_a_vae_makes_the_scaled_mean_of_its_latents(libraries, tmp_path):
 
 
 def test_a_library_that_is_missing_is_named_with_its_command():
-    with pytest.raises(UsageError, match="pip install diffusers"):
+    with pytest.raises(UsageError, match="needs the package diffusers; install it"):
         Vae.find("folder")
