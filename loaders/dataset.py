@@ -37,8 +37,9 @@ from dataprep.storage import absolute, open_storage
 from dataprep.storage.base import Storage, TooLargeError
 from dataprep.storage.local import LocalStorage
 from loaders.fetch.columns import ColumnIndex, mean_value_bytes
-from loaders.fetch.fetcher import Fetcher, FetchSettings, open_fetcher
+from loaders.fetch.fetcher import ColumnReads, Fetcher, FetchSettings, open_fetcher
 from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, SplitIndex, with_deadline
+from loaders.order import HEDGED_SHARE, Order, bytes_held
 
 if TYPE_CHECKING:
     from loaders.fetch.plain import Growth
@@ -171,6 +172,8 @@ class _FolderFields:
             return self._starts
 
 
+COLUMNS_SHARE = 1 / 4
+"""Largest share of the fetcher's memory for columns that are kept, or for blocks of columns on a disk."""
 MIXTURE_SUFFIX = ".json"
 """Suffix of a file that describes a mixture."""
 DATASET_FIELD = "dataset"
@@ -215,6 +218,8 @@ class Dataset:
     """The view whose samples are loaded; None: all samples."""
     columns: Mapping[str, OpenedColumn] = field(default_factory=dict, kw_only=True)
     """Columns that are loaded as fields, by name; each has values for all shards."""
+    column_reads: ColumnReads = field(default="piece", kw_only=True)
+    """Values that a fetcher reads at once; see `reading_columns`."""
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -275,6 +280,24 @@ class Dataset:
         """Return the mean size of a column's values."""
         return mean_value_bytes(self.columns[name], self.split)
 
+    def reading_columns(self, order: Order, world_size: int, image_bytes: float, budget: float) -> Self:
+        """Return the dataset with the `column_reads` that need the fewest reads within the memory.
+
+        Args:
+            order: Order of the samples.
+            world_size: Number of ranks times processes that fetch for each.
+            image_bytes: Mean size of an encoded image, which the fetcher holds, too; 0 on a disk.
+            budget: Memory of the fetcher, bytes.
+        """
+        value_bytes = sum(map(self.column_bytes, self.columns))
+        stored, held = value_bytes * self.split.samples, bytes_held(order, world_size, value_bytes)
+        beside = bytes_held(order, world_size, image_bytes)
+        if stored <= COLUMNS_SHARE * budget and stored + beside <= budget * (1 - HEDGED_SHARE):
+            return replace(self, column_reads="once")
+        if self.is_local and held > COLUMNS_SHARE * budget:
+            return replace(self, column_reads="sample")
+        return self
+
     def check_fields(self, names: tuple[str, ...]) -> None:
         """Raise UsageError if the dataset cannot have fields of these names."""
         if stored := self.stored_fields(names):
@@ -304,17 +327,18 @@ class Dataset:
         """
         return SplitIndex(self._index_storage, self.manifest, self.split, max_bytes=max_bytes, deadline_s=deadline_s)
 
-    def open_column(self, name: str, deadline_s: float) -> SplitIndex:
-        """Open a reader of the places of a column's values."""
-        return ColumnIndex(self._index_storage, self.columns[name], self.manifest, self.split, deadline_s)
-
     def url_of(self, shard: int, file: str) -> str:
         """Return the URL of a file that belongs to a shard."""
         return self.storage.url_of(file)
 
     def open_fetcher(self, index: SplitIndex, settings: FetchSettings) -> Fetcher:
-        """Start a fetcher for the samples of the split, or for a column's values with the index of `open_column`."""
-        return open_fetcher(index.values or self.storage, index, settings)
+        """Start a fetcher for the samples of the split, and their values of columns."""
+        settings = replace(settings, column_reads=self.column_reads)
+        columns = [
+            ColumnIndex(self._index_storage, column, self.split, settings.deadline_s)
+            for column in self.columns.values()
+        ]
+        return open_fetcher(self.storage, index, settings, columns)
 
     def open_fields(self, names: tuple[str, ...]) -> FieldReader:
         """Open a reader of fields that are stored with each image, such as a caption.

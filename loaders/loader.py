@@ -657,11 +657,14 @@ class Loader:
 
     def _check_budget(self) -> None:
         """Raise UsageError if the order would hold more bytes than the budget for a bucket."""
+        sharers = max(1, self.config.processes)  # each worker process fetches for itself
+        budget, readers = self.config.prefetch_bytes // sharers, self.config.world_size * sharers
+        image_bytes = 0.0 if self.dataset.is_local else self.index.mean_image_bytes()
         if not self.dataset.is_local:
-            sharers = max(1, self.config.processes)  # each worker process fetches for itself
-            budget = self.config.prefetch_bytes // sharers
-            sample_bytes = self.index.mean_image_bytes() + sum(map(self.dataset.column_bytes, self.dataset.columns))
-            check_budget(self._known, self.config.world_size * sharers, sample_bytes, budget)
+            sample_bytes = image_bytes + sum(map(self.dataset.column_bytes, self.dataset.columns))
+            check_budget(self._known, readers, sample_bytes, budget)
+        if self.dataset.columns:
+            self.dataset = self.dataset.reading_columns(self._known, readers, image_bytes, budget)
 
     def _warn_of_large_batch(self) -> None:
         """Warn on the first rank if the split has fewer images than a batch, so that batches repeat images."""

@@ -15,10 +15,10 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -46,8 +46,7 @@ from loaders.decode.crop import (
 from loaders.decode.decoders import cut_patches, image_of_patches, images_of_row, open_decoder
 from loaders.decode.seeding import SeededTransform, thread_time
 from loaders.engine.stats import Moment, Stats
-from loaders.fetch.columns import ValueEntries
-from loaders.fetch.fetcher import Fetcher, FetchSettings, Record, Ticket
+from loaders.fetch.fetcher import FetchSettings, Record, Ticket
 from loaders.order import Pick, Piece
 from loaders.packs import Layout, Packs, lay_out, plan_alone, plan_rows, starts_of
 
@@ -328,25 +327,6 @@ def fetch_settings(config: LoaderConfig, *, whole_records: bool) -> FetchSetting
     )
 
 
-MIN_SHARE = 0.01
-"""Least share of the memory for what is fetched that a column has, as sizes of values differ."""
-
-
-def _shared_out(settings: FetchSettings, dataset: Dataset, index: SplitIndex) -> list[FetchSettings]:
-    """Return the fetch settings of the images and of each column: each has memory in proportion to its bytes."""
-    if not dataset.columns:
-        return [settings]
-    sizes = [index.mean_image_bytes(), *(dataset.column_bytes(name) for name in dataset.columns)]
-    sizes = [max(size, MIN_SHARE * sum(sizes)) for size in sizes]
-    shares = [max(1, int(settings.prefetch_bytes * size / sum(sizes))) for size in sizes]
-    # One that is told how many reads may be in flight is obeyed; by default each has as many, as images alone have.
-    threads = None if settings.threads is None else max(1, settings.threads // len(sizes))
-    return [
-        replace(settings, prefetch_bytes=share, threads=threads, whole_records=settings.whole_records and not at)
-        for at, share in enumerate(shares)
-    ]
-
-
 @dataclass(slots=True)
 class _Image:
     """One image on its way into its row."""
@@ -354,21 +334,13 @@ class _Image:
     row: int
     pick: Pick
     ticket: Ticket
-    values: list[Ticket]
-    """The sample's values of columns, in the order of the pipeline's."""
     data: bytes = b""
+    values: Sequence[Any] = ()
+    """Values of columns."""
     height: int = 0
     width: int = 0
     place: Place | None = None
     """Place of its patches, with packs."""
-
-
-class _Column(NamedTuple):
-    """A column that is loaded as a field."""
-
-    name: str
-    places: SplitIndex
-    fetcher: Fetcher
 
 
 class Pipeline:
@@ -380,12 +352,7 @@ class Pipeline:
         stored = dataset.stored_fields(config.fields)
         self._fields = dataset.open_fields(stored) if stored else None
         self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
-        image, *columns = _shared_out(fetch_settings(config, whole_records=bool(stored)), dataset, index)
-        self._fetcher = dataset.open_fetcher(index, image)
-        self._columns = []
-        for name, settings in zip(dataset.columns, columns, strict=True):
-            places = dataset.open_column(name, config.deadline_s)
-            self._columns.append(_Column(name, places, dataset.open_fetcher(places, settings)))
+        self._fetcher = dataset.open_fetcher(index, fetch_settings(config, whole_records=bool(stored)))
         self.activity = Activity()
         self._decoding = Threads(config.num_threads, "loader-decode")
         self._lookups = Threads(0 if dataset.is_local else LOOKUPS_IN_FLIGHT, "loader-index")
@@ -400,9 +367,8 @@ class Pipeline:
         self.activity.begin(lambda: self._planning(picks))
         if not self._dataset.is_local:
             lookups = [
-                self._lookups.submit(partial(index.load, shard))
-                for index, fetcher in self._read()
-                for shard in fetcher.shards_needed(pick for _, pick in picks)
+                self._lookups.submit(partial(self._fetcher.load, shard))
+                for shard in self._fetcher.shards_needed(pick for _, pick in picks)
             ]
             for lookup in lookups:
                 lookup.result()  # read concurrently here, so that the requests below need not wait
@@ -412,7 +378,7 @@ class Pipeline:
         futures = []
         for first in range(0, len(picks), self._chunk_rows):
             waited_s = time.monotonic()
-            chunk = [self._requested(row, pick) for row, pick in picks[first:][: self._chunk_rows]]
+            chunk = [_Image(row, pick, self._fetcher.request(pick)) for row, pick in picks[first:][: self._chunk_rows]]
             for image, place in zip(chunk, places[first:], strict=False):
                 image.place = place
             self._stats.add("plan", put_wait_s=time.monotonic() - waited_s)
@@ -431,33 +397,19 @@ class Pipeline:
             rows: Rows that receive the image.
             requesting: Lock that all callers share; it is held while the bytes are requested, not until they arrive.
         """
-        for index, _ in self._read():
-            index.load(pick.piece.shard)  # many threads may read entries at once; the request need not wait
+        self._fetcher.load(pick.piece.shard)  # many threads may read entries at once; the request need not wait
         with requesting:
-            image = self._requested(row, pick)
+            image = _Image(row, pick, self._fetcher.request(pick))
         self._fill([image], rows)
 
-    def _read(self) -> Iterator[tuple[SplitIndex, Fetcher]]:
-        """Yield index and fetcher of the images, and of each column."""
-        yield self._index, self._fetcher
-        for column in self._columns:
-            yield column.places, column.fetcher
-
-    def _requested(self, row: int, pick: Pick) -> _Image:
-        return _Image(row, pick, self._fetcher.request(pick), [each.fetcher.request(pick) for each in self._columns])
-
     def fetch_stats(self) -> dict[str, float]:
-        """Return the counters of all fetchers, summed."""
-        total: Counter[str] = Counter()
-        for _, fetcher in self._read():
-            total.update(fetcher.stats())
-        return dict(total)
+        """Return the counters of the fetcher."""
+        return self._fetcher.stats()
 
     def close(self) -> None:
         """End the threads and give up images that are not decoded; this never hangs."""
         self._closed = True
-        for _, fetcher in self._read():
-            fetcher.close()
+        self._fetcher.close()
         deadline_s = time.monotonic() + min(CLOSE_S, self._config.stall_s)
         self._lookups.close(deadline_s)
         self._decoding.close(deadline_s)
@@ -474,11 +426,11 @@ class Pipeline:
             fetched = [image for image in chunk if self._is_fetched(image, rows)]
             fetched_s = time.monotonic()
             if fetched:
+                self._set_columns(fetched, rows)
                 self._decode(fetched, rows)
         finally:
             for image in chunk:
-                for ticket in (image.ticket, *image.values):
-                    ticket.done()
+                image.ticket.done()
             self.activity.end()
         ended_s = time.monotonic()
         self._stats.add("fetch", items=len(chunk), get_wait_s=fetched_s - started_s)
@@ -502,7 +454,8 @@ class Pipeline:
                 found = found.image
             image.data = found
             self._check_digest(image)
-            self._read_columns(image, rows)
+            if self._dataset.columns:
+                image.values = self._values_of(image)
         except DataprepError as error:
             self._skip(rows, image, error)
             return False
@@ -527,15 +480,23 @@ class Pipeline:
         for name, value in values.items():
             rows.fields[name][image.row] = value
 
-    def _read_columns(self, image: _Image, rows: Rows) -> None:
-        for column, ticket in zip(self._columns, image.values, strict=True):
-            entries, data = ticket.entries, ticket.wait()
-            assert isinstance(entries, ValueEntries)
-            assert isinstance(data, bytes)
-            try:
-                rows.fields[column.name][image.row] = entries.value(ticket.entry, data)
-            except FormatError as error:
-                raise FormatError(f"{self._where(image)}: {column.name}: {error}") from error
+    def _values_of(self, image: _Image) -> list[Any]:
+        try:
+            return image.ticket.values()
+        except FormatError as error:
+            raise FormatError(f"{self._where(image)}: {error}") from error
+
+    def _set_columns(self, images: Sequence[_Image], rows: Rows) -> None:
+        """Put values into their rows, those of one size all at once."""
+        places = [image.row for image in images]
+        for number, (name, column) in enumerate(self._dataset.columns.items()):
+            field, values = rows.fields[name], [image.values[number] for image in images]
+            if isinstance(field, np.ndarray):
+                joined = np.frombuffer(b"".join(values), np.dtype(column.type.dtype).newbyteorder("<"))
+                field[places] = joined.reshape(-1, *column.type.lengths)
+            else:
+                for row, value in zip(places, values, strict=True):
+                    field[row] = value
 
     def _check_digest(self, image: _Image) -> None:
         expected = image.ticket.entries.image_crc32c

@@ -10,35 +10,41 @@ the system's page cache serves. `BucketFetcher` makes one ranged read for each p
     hedging threads    repeat a read that takes much longer than usual; the first answer wins
 
 The bytes of a piece are held until all samples that this rank picks from it are done; in an image folder every image is
-a piece. There are two budgets in `prefetch_bytes`. First reads may fill all of it except HEDGED_SHARE, and `request`
-waits for room in that part; hedged reads may use the rest, and are not sent where they would not fit. So a slow read
-can always be hedged while the planner has filled its part, and both parts together never exceed what the user allowed.
+a piece. Values of columns are read and held by pieces, too, or as `ColumnReads` says. There are two budgets in
+`prefetch_bytes`. First reads may fill all of it except HEDGED_SHARE, and `request` waits for room in that part; hedged
+reads may use the rest, and are not sent where they would not fit. So a slow read can always be hedged while the planner
+has filled its part, and both parts together never exceed what the user allowed.
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from dataprep.errors import FormatError, StorageError, UsageError
 from dataprep.host.processes import Threads
 from dataprep.storage.base import OtherSizeError, Storage
 from dataprep.storage.checksums import crc32c_of
+from loaders.fetch.columns import ColumnIndex, ValueRange
 from loaders.fetch.index import DEADLINE_S, Found, ShardIndex, SplitIndex, with_deadline
-from loaders.order import HEDGED_SHARE, Pick, Piece
+from loaders.order import BLOCK_BYTES, HEDGED_SHARE, Pick, Piece
 
 if TYPE_CHECKING:
     from loaders.fetch.cache import DiskCache
 
 PREFETCH_BYTES = 2**30
+ColumnReads = Literal["once", "piece", "sample"]
+"""Values of columns that are read at once: `once`, blocks of BLOCK_BYTES, which are kept; `piece`, those of a piece,
+which are kept until the last sample of the piece is done; or `sample`, those of each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,8 @@ class FetchSettings:
     """Whether to deliver complete records, with their images in them."""
     cache: DiskCache | None = None
     """Cache on a local disk for what is read from a bucket."""
+    column_reads: ColumnReads = "piece"
+    """Amount of values of columns that is read at once."""
 
     def __post_init__(self) -> None:
         for name in ("prefetch_bytes", "threads", "hedge_after_s", "deadline_s"):
@@ -88,6 +96,10 @@ class Ticket(Protocol):
     def wait(self) -> bytes | Record:
         """Return the image's bytes or the complete record. Raises DataprepError with the URL of the shard."""
 
+    def values(self) -> list[Any]:
+        """Return the sample's value of each column, or its bytes if all values of the column have one size. Raises
+        DataprepError."""
+
     def done(self) -> None:
         """Release the bytes; a second call does nothing."""
 
@@ -98,13 +110,31 @@ COUNTERS = (
 )
 
 
+@dataclass(slots=True)
+class _Known:
+    """A piece with picks still to come."""
+
+    entries: ShardIndex
+    to_come: int
+    """Number of these picks."""
+    images: Any = None
+    values: Any = None
+    """Reads of the images and values, if they are held."""
+
+
 class Fetcher(ABC):
     """Reads the bytes of one rank's picks. One thread calls `request`, any thread uses the tickets; never fork it."""
 
-    def __init__(self, storage: Storage, index: SplitIndex, settings: FetchSettings) -> None:
-        self._storage, self._index, self._settings = storage, index, settings
-        self._known: dict[Piece, tuple[ShardIndex, int]] = {}
-        """Entries of the pieces with picks still to come, and the number of these picks."""
+    def __init__(
+        self, storage: Storage, index: SplitIndex, settings: FetchSettings, columns: Sequence[ColumnIndex] = ()
+    ) -> None:
+        self._storage, self._index, self._settings, self._columns = storage, index, settings, columns
+        self._at_once = max(1, int(BLOCK_BYTES // max([1.0, *(each.mean_bytes for each in columns)])))
+        """Samples in a block of values that is kept."""
+        self._once: dict[tuple[int, int], Any] = {}
+        """Blocks of values that are kept, by shard and number."""
+        self._known: dict[Piece, _Known] = {}
+        """Pieces with picks still to come."""
         self._found: dict[Piece, Found] = {}
         """Entries of pieces that were looked up."""
         self._counts = dict.fromkeys(COUNTERS, 0.0)
@@ -113,6 +143,12 @@ class Fetcher(ABC):
     def shards_needed(self, picks: Iterable[Pick]) -> set[int]:
         """Return the shards whose index entries these picks will need, so that they can be read beforehand."""
         return {pick.piece.shard for pick in picks if pick.piece not in self._known}
+
+    def load(self, shard: int) -> None:
+        """Read the index entries of a shard now, and the places of its values, so that requests need not wait."""
+        self._index.load(shard)
+        for column in self._columns:
+            column.load(shard)
 
     def look_up(self, picks: Iterable[Pick]) -> None:
         """Find entries that the next requests need, which takes less time than finding each alone."""
@@ -153,19 +189,44 @@ class Fetcher(ABC):
             for name, count in counts.items():
                 self._counts[name] += count
 
-    def _entries_of(self, pick: Pick) -> ShardIndex:
-        """Return the entries of the pick's piece, and forget them with its last pick."""
+    def _known_of(self, pick: Pick) -> _Known:
+        """Return what is known of the pick's piece, and forget it with its last pick."""
         piece = pick.piece
-        entries, to_come = self._known.pop(piece, (None, pick.of_piece))
-        if entries is None:
+        known = self._known.get(piece)
+        if known is None:
             entries, at = self._piece(piece)
             entries = entries.part(at, at + piece.stop - piece.first)
-        if to_come > 1:
-            self._known[piece] = entries, to_come - 1
-        return entries
+            known = self._known[piece] = _Known(entries, pick.of_piece)
+        known.to_come -= 1
+        if not known.to_come:
+            del self._known[piece]
+        return known
 
     def _piece(self, piece: Piece) -> Found:
         return self._found.pop(piece, None) or self._index.find(piece)
+
+    def _values_of(self, pick: Pick, known: _Known | None) -> tuple[Any, int]:
+        """Return the values that are read at once with those of a pick, and the number of the pick's among them."""
+        reads, sample, (shard, first, *_) = self._settings.column_reads, pick.sample, pick.piece
+        if not self._columns:
+            return None, 0
+        if reads == "piece" and known is not None:
+            if known.values is None:
+                known.values = self._begin_values(pick.piece, pick.of_piece)
+            return known.values, sample - first
+        if reads != "once":
+            return self._begin_values(Piece(shard, sample, sample + 1, 0), 1), 0
+        block, number = divmod(sample, self._at_once)
+        found = self._once.get((shard, block))
+        if found is None:
+            stop = min((block + 1) * self._at_once, self._columns[0].samples(shard))
+            found = self._begin_values(Piece(shard, block * self._at_once, stop, 0), math.inf)
+            self._once[shard, block] = found
+        return found, number
+
+    def _begin_values(self, piece: Piece, users: float) -> Any:
+        """Request the values of a piece for a number of picks."""
+        raise NotImplementedError
 
     def _range(self, entries: ShardIndex, first: int, stop: int) -> tuple[int, int]:
         """Return the offset and the number of bytes that hold entries `first` to `stop`."""
@@ -187,10 +248,11 @@ class Fetcher(ABC):
         at = int(entries.record_offset[entry]) - start
         return Record(data[at : at + int(entries.record_bytes[entry])], image)
 
-    def _read_range(self, file: str, offset: int, num_bytes: int, file_bytes: int) -> bytes:
+    def _read_range(self, storage: Storage, file: str, offset: int, num_bytes: int, file_bytes: int) -> bytes:
         """Read a part of a file, or all of it.
 
         Args:
+            storage: Storage of the file.
             file: The stored object: a shard, or the file of one image.
             offset: First byte.
             num_bytes: Number of bytes.
@@ -201,15 +263,15 @@ class Fetcher(ABC):
             StorageError: Any other fault: a shard, or the storage, has changed or cannot be read.
         """
         try:
-            return self._storage.read_range(file, offset, num_bytes, file_bytes=file_bytes)
+            return storage.read_range(file, offset, num_bytes, file_bytes=file_bytes)
         except OtherSizeError as error:
             if self._index.one_file_per_image:
                 raise
             raise StorageError(str(error)) from error
         except FileNotFoundError as error:
-            url = self._storage.url_of(file)
+            url = storage.url_of(file)
             # A folder that is gone was moved away or unmounted.
-            is_alone = self._index.one_file_per_image and not (self._storage.is_local and not Path(url).parent.is_dir())
+            is_alone = self._index.one_file_per_image and not (storage.is_local and not Path(url).parent.is_dir())
             raise (FormatError if is_alone else StorageError)(
                 f"{url}: missing, but the index lists it; "
                 'run "dataprep verify" to see what else is, and restore it or build again'
@@ -225,30 +287,77 @@ class DiskFetcher(Fetcher):
     def request(self, pick: Pick) -> Ticket:
         piece = pick.piece
         if piece.stop - piece.first == 1:  # copying its one entry would take longer than looking it up
-            return _DiskTicket(self, *self._piece(piece), piece.shard)
-        return _DiskTicket(self, self._entries_of(pick), pick.sample - piece.first, piece.shard)
+            return _DiskTicket(self, *self._piece(piece), piece.shard, *self._values_of(pick, None))
+        known = self._known_of(pick)
+        entry = pick.sample - piece.first
+        return _DiskTicket(self, known.entries, entry, piece.shard, *self._values_of(pick, known))
 
     def read(self, shard: int, entries: ShardIndex, entry: int) -> bytes | Record:
         """Read one sample."""
         started_s = time.monotonic()
         offset, num_bytes = self._range(entries, entry, entry + 1)
         file, file_bytes = self._index.file_of(shard, entries, entry), self._index.file_bytes(shard, entries, entry)
-        data = self._read_range(file, offset, num_bytes, file_bytes)
+        data = self._read_range(self._storage, file, offset, num_bytes, file_bytes)
+        self._count(num_bytes, started_s)
+        return self._cut(entries, entry, data, offset) if self._settings.whole_records else data
+
+    def read_values(self, piece: Piece) -> list[Any]:
+        """Read the values of a piece, of each column."""
+        found = []
+        for column in self._columns:
+            started_s, values = time.monotonic(), column.range_of(piece)
+            data = self._read_range(column.storage, values.file, values.offset, values.num_bytes, values.file_bytes)
+            self._count(values.num_bytes, started_s)
+            found.append(values.opened(data))
+        return found
+
+    def _count(self, num_bytes: int, started_s: float) -> None:
         counts, spent_s = self._counts, time.monotonic() - started_s
         with self._lock:
             counts["requests"] += 1
             counts["bytes_read"] += num_bytes
             counts["wait_s"] += spent_s
-        return self._cut(entries, entry, data, offset) if self._settings.whole_records else data
+
+    def _begin_values(self, piece: Piece, users: float) -> _DiskValues:
+        return _DiskValues(self, piece)
+
+
+class _DiskValues:
+    """Values of a piece, which the first thread that needs one reads; their memory is freed with the last ticket."""
+
+    __slots__ = ("_fetcher", "_found", "_lock", "_piece")
+
+    def __init__(self, fetcher: DiskFetcher, piece: Piece) -> None:
+        self._fetcher, self._piece, self._lock = fetcher, piece, threading.Lock()
+        self._found: list[Any] | None = None
+
+    def of(self, number: int) -> list[Any]:
+        """Return the values of one sample."""
+        if self._found is None:
+            with self._lock:
+                self._found = self._found or self._fetcher.read_values(self._piece)
+        return [values[number] for values in self._found]
 
 
 class _DiskTicket:
-    def __init__(self, fetcher: DiskFetcher, entries: ShardIndex, entry: int, shard: int) -> None:
+    def __init__(
+        self,
+        fetcher: DiskFetcher,
+        entries: ShardIndex,
+        entry: int,
+        shard: int,
+        values: _DiskValues,
+        number: int,
+    ) -> None:
         self._fetcher, self._shard = fetcher, shard
         self.entries, self.entry = entries, entry
+        self._values, self._number = values, number
 
     def wait(self) -> bytes | Record:
         return self._fetcher.read(self._shard, self.entries, self.entry)
+
+    def values(self) -> list[Any]:
+        return self._values.of(self._number)
 
     def done(self) -> None:
         """Do nothing: no bytes are held."""
@@ -277,17 +386,23 @@ CLOSE_S = 1.0
 class _Range:
     """Bytes of one stored object, read for one or more tickets."""
 
+    storage: Storage
     file: str
-    entries: ShardIndex
-    images: range
-    """Numbers of the entries in the bytes."""
+    digest: str
+    """Identity of the data: another digest means other bytes at the same offsets."""
     offset: int
     num_bytes: int
     file_bytes: int
     """Size of the object according to the index."""
-    users: int
+    users: float
     """Number of tickets that are not done, including those still to be requested."""
-    data: bytes | None = None
+    entries: ShardIndex | None = None
+    images: range = range(0)
+    """Numbers of the entries whose images are in the bytes."""
+    values: ValueRange | None = None
+    """Places of values in the bytes, if they hold values."""
+    data: Any = None
+    """The bytes, or the values in them."""
     error: Exception | None = None
     settled: threading.Event = field(default_factory=threading.Event)
     """Set when there is data or an error."""
@@ -296,16 +411,21 @@ class _Range:
     hedged: bool = False
     started_s: float = 0.0
 
+    @classmethod
+    def of_values(cls, values: ValueRange, users: float) -> _Range:
+        column, place = values.column, (values.offset, values.num_bytes, values.file_bytes)
+        return cls(column.storage, values.file, column.digest, *place, users, values=values)
+
 
 class BucketFetcher(Fetcher):
     """Reads ahead within the budget; each range counts from its request to its last use."""
 
-    def __init__(self, storage: Storage, index: SplitIndex, settings: FetchSettings) -> None:
+    def __init__(
+        self, storage: Storage, index: SplitIndex, settings: FetchSettings, columns: Sequence[ColumnIndex] = ()
+    ) -> None:
         from dataprep.storage import gcs_client  # google-cloud-storage takes 0.3 s to import
 
-        super().__init__(storage, index, settings)
-        self._ranges: dict[Piece, _Range] = {}
-        """Ranges of the pieces with picks still to come."""
+        super().__init__(storage, index, settings, columns)
         self._unsettled: set[_Range] = set()
         """Ranges without data or error."""
         self._running: dict[_Range, None] = {}
@@ -324,47 +444,49 @@ class BucketFetcher(Fetcher):
         self._watch.start()
 
     def request(self, pick: Pick) -> Ticket:
-        entries, entry = self._entries_of(pick), pick.sample - pick.piece.first
+        known, entry = self._known_of(pick), pick.sample - pick.piece.first
         if self._index.one_file_per_image:
-            found = self._begin(pick, entries, entry, entry + 1, users=1)
+            found = self._begin_images(pick, known.entries, entry, entry + 1, users=1)
         else:
-            known = self._ranges.get(pick.piece)
-            found = known or self._begin(pick, entries, 0, len(entries), users=pick.of_piece)
-            if pick.piece in self._known:
-                self._ranges[pick.piece] = found
-            else:
-                self._ranges.pop(pick.piece, None)
+            if known.images is None:
+                known.images = self._begin_images(pick, known.entries, 0, len(known.entries), users=pick.of_piece)
+            found = known.images
+        values, number = self._values_of(pick, known)
         with self._lock:
             self._outstanding += 1
-        return _RangeTicket(self, found, entries, entry)
+        return _RangeTicket(self, found, known.entries, entry, values or [], number)
 
     def take(self, ticket: _RangeTicket) -> bytes | Record:
         """Wait for the bytes of a ticket."""
-        found = ticket.range
         with self._lock:
             self._waited_on += not ticket.is_waited_on
             ticket.is_waited_on = True
+        data = self.data_of(ticket.range)
+        return self._cut(ticket.entries, ticket.entry, data, ticket.range.offset)
+
+    def data_of(self, found: _Range) -> Any:
+        """Wait for the bytes of a range, or for the values in them."""
         if not found.settled.is_set():
             started_s = time.monotonic()
             found.settled.wait()
             self._add(wait_s=time.monotonic() - started_s)
         if found.data is None:
             raise found.error or UsageError("wait() was called after done() on a ticket; call wait() first")
-        return self._cut(ticket.entries, ticket.entry, found.data, found.offset)
+        return found.data
 
     def give_back(self, ticket: _RangeTicket) -> None:
         """Count a ticket as done, and free its bytes if no other ticket uses them."""
-        found = ticket.range
         with self._lock:
             if ticket.is_done:
                 return
             ticket.is_done = True
             self._outstanding -= 1
             self._waited_on -= ticket.is_waited_on
-            found.users -= 1
-            if not found.users and found.data is not None:
-                found.data = None
-                self._hold(-found.num_bytes)
+            for found in (ticket.range, *ticket.value_ranges):
+                found.users -= 1
+                if not found.users and found.data is not None:
+                    found.data = None
+                    self._hold(-found.num_bytes)
             self._room.notify_all()
 
     def close(self) -> None:
@@ -373,7 +495,7 @@ class BucketFetcher(Fetcher):
             self._room.notify_all()
             for waited_for in self._unsettled:
                 waited_for.error = StorageError(
-                    f"{self._storage.url_of(waited_for.file)}: not read, the loader was closed"
+                    f"{waited_for.storage.url_of(waited_for.file)}: not read, the loader was closed"
                 )
                 waited_for.settled.set()
             self._unsettled.clear()
@@ -382,18 +504,26 @@ class BucketFetcher(Fetcher):
         for threads in (self._readers, self._hedgers):
             threads.close(deadline_s)
 
-    def _begin(self, pick: Pick, entries: ShardIndex, first: int, stop: int, *, users: int) -> _Range:
-        """Start the read of entries `first` to `stop`, once there is room for their bytes."""
+    def _begin_images(self, pick: Pick, entries: ShardIndex, first: int, stop: int, *, users: int) -> _Range:
         offset, num_bytes = self._range(entries, first, stop)
         file = self._index.file_of(pick.piece.shard, entries, first)
-        file_bytes = self._index.file_bytes(pick.piece.shard, entries, first)
-        begun = _Range(file, entries, range(first, stop), offset, num_bytes, file_bytes, users)
+        size, images = self._index.file_bytes(pick.piece.shard, entries, first), range(first, stop)
+        found = _Range(self._storage, file, self._index.digest, offset, num_bytes, size, users, entries, images)
+        return self._begin(found)
+
+    def _begin_values(self, piece: Piece, users: float) -> list[_Range]:
+        found = [column.range_of(piece) for column in self._columns]
+        return [self._begin(_Range.of_values(each, users)) for each in found]
+
+    def _begin(self, begun: _Range) -> _Range:
+        """Start the read of a range, once there is room for its bytes."""
+        num_bytes = begun.num_bytes
         with self._lock:
             started_s = time.monotonic()
             self._wait_for_room(num_bytes)
             self._counts["blocked_s"] += time.monotonic() - started_s
             if self._closed.is_set():
-                raise StorageError(f"{self._storage.url_of(file)}: not read, the loader was closed")
+                raise StorageError(f"{begun.storage.url_of(begun.file)}: not read, the loader was closed")
             self._hold(num_bytes)
             self._unsettled.add(begun)
         self._readers.submit(partial(self._read_first, begun))
@@ -424,7 +554,9 @@ class BucketFetcher(Fetcher):
         if self._closed.is_set():
             return
         try:
-            result: bytes | Exception = self._load(wanted)
+            result: Any = self._load(wanted)
+            if wanted.values is not None:
+                result = wanted.values.opened(result)
         except Exception as error:  # noqa: BLE001  raised where the ticket is waited for
             result = error
         self._settle(wanted, result, is_hedge=is_hedge)
@@ -433,8 +565,8 @@ class BucketFetcher(Fetcher):
         """Return the bytes of a range from the cache or the bucket."""
         cache = self._settings.cache
         # The URL is part of the key, because a stranger's manifest may claim the digests of any other dataset.
-        url = self._storage.url_of(wanted.file)
-        key = f"{url} {self._index.digest} {wanted.offset} {wanted.num_bytes}"
+        url = wanted.storage.url_of(wanted.file)
+        key = f"{url} {wanted.digest} {wanted.offset} {wanted.num_bytes}"
         data = cache.get(key) if cache is not None else None
         if data is not None:
             self._add(cache_hits=1)
@@ -443,7 +575,7 @@ class BucketFetcher(Fetcher):
         self._add(requests=1)
         retries_before = self._retries.count
         try:
-            data = self._read_range(wanted.file, wanted.offset, wanted.num_bytes, wanted.file_bytes)
+            data = self._read_range(wanted.storage, wanted.file, wanted.offset, wanted.num_bytes, wanted.file_bytes)
         finally:
             self._add(retries=self._retries.count - retries_before)
         with self._lock:
@@ -457,13 +589,13 @@ class BucketFetcher(Fetcher):
         """Whether all images have the checksums of the index, if it has any; otherwise the cache would keep damage
         forever."""
         entries = wanted.entries
-        if entries.image_crc32c is None:
+        if entries is None or entries.image_crc32c is None:
             return True
         starts = entries.image_offset - wanted.offset
         stops = starts + entries.image_bytes
         return all(crc32c_of(data[starts[at] : stops[at]]) == entries.image_crc32c[at] for at in wanted.images)
 
-    def _settle(self, wanted: _Range, result: bytes | Exception, *, is_hedge: bool) -> None:
+    def _settle(self, wanted: _Range, result: Any, *, is_hedge: bool) -> None:
         """Keep the first read that succeeds, or the last error if all fail.
 
         Release the memory reserved for the others.
@@ -471,7 +603,7 @@ class BucketFetcher(Fetcher):
         with self._lock:
             self._running.pop(wanted, None)
             wanted.reads -= 1
-            is_data, is_kept = isinstance(result, bytes), False
+            is_data, is_kept = not isinstance(result, Exception), False
             if wanted in self._unsettled and (is_data or not wanted.reads):
                 self._unsettled.remove(wanted)
                 self._counts["hedges_won"] += is_hedge and is_data
@@ -526,22 +658,34 @@ class BucketFetcher(Fetcher):
 
 
 class _RangeTicket:
-    def __init__(self, fetcher: BucketFetcher, found: _Range, entries: ShardIndex, entry: int) -> None:
-        self._fetcher, self.range = fetcher, found
-        self.entries, self.entry = entries, entry
+    def __init__(
+        self,
+        fetcher: BucketFetcher,
+        found: _Range,
+        entries: ShardIndex,
+        entry: int,
+        values: list[_Range],
+        number: int,
+    ) -> None:
+        self._fetcher, self.range, self.value_ranges = fetcher, found, values
+        self.entries, self.entry, self._number = entries, entry, number
         self.is_waited_on = self.is_done = False
 
     def wait(self) -> bytes | Record:
         return self._fetcher.take(self)
 
+    def values(self) -> list[Any]:
+        return [self._fetcher.data_of(each)[self._number] for each in self.value_ranges]
+
     def done(self) -> None:
         self._fetcher.give_back(self)
 
 
-def open_fetcher(storage: Storage, index: SplitIndex, settings: FetchSettings | None = None) -> Fetcher:
-    """Start a fetcher for the samples in a storage."""
+def open_fetcher(
+    storage: Storage, index: SplitIndex, settings: FetchSettings | None = None, columns: Sequence[ColumnIndex] = ()
+) -> Fetcher:
+    """Start a fetcher for the samples in a storage, and their values of columns."""
     settings = settings or FetchSettings()
-    if storage.is_local:
-        return DiskFetcher(storage, index, settings)
-
-    return BucketFetcher(with_deadline(storage, settings.deadline_s), index, settings)
+    if storage.is_local and all(column.storage.is_local for column in columns):
+        return DiskFetcher(storage, index, settings, columns)
+    return BucketFetcher(with_deadline(storage, settings.deadline_s), index, settings, columns)

@@ -16,13 +16,13 @@ import time
 import warnings
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.adopted import is_adopted
@@ -349,6 +349,57 @@ class _Rows:
         return f"{self._name}-{''.join(map(str, layout.sizes))}-{layout.text_bytes}.rows"
 
 
+class _Sized(Protocol):
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+
+
+E = TypeVar("E", bound=_Sized)
+
+
+class ShardCache(Generic[E]):
+    """Entries of shards, each read when it is first needed; safe in many threads.
+
+    Args:
+        max_bytes: Memory for entries that are kept; the least recently used shards go first.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[int, Future[E]] = OrderedDict()
+        self._kept_bytes = 0
+
+    def get(self, shard: int, read: Callable[[int], E]) -> E:
+        """Return the entries of a shard; `read` reads them once, however many threads ask for them."""
+        with self._lock:
+            found = self._kept.get(shard)
+            if found is not None:
+                self._kept.move_to_end(shard)
+            else:
+                mine = self._kept[shard] = Future()
+        if found is not None:
+            return found.result()
+        try:
+            entries = read(shard)
+        except BaseException as error:
+            with self._lock:
+                del self._kept[shard]
+            mine.set_exception(error)
+            raise
+        mine.set_result(entries)
+        with self._lock:
+            self._kept_bytes += entries.num_bytes
+            for number, other in list(self._kept.items())[:-1]:
+                if self._kept_bytes <= self._max_bytes:
+                    break
+                if other.done():
+                    del self._kept[number]
+                    self._kept_bytes -= other.result().num_bytes
+        return entries
+
+
 class SplitIndex:
     """Reader of one split's index, which reads each shard when it is first needed; safe in many threads.
 
@@ -375,12 +426,8 @@ class SplitIndex:
         """Whether every image is a stored object of its own."""
         self.digest = f"{manifest.plan_hash} {split.index['sha256']}"
         """Identity of the data: another digest means other bytes at the same offsets."""
-        self.values: Storage | None = None
-        """Storage of the files that the entries are in; None: the dataset's."""
-        self._lock = threading.Lock()
         self._is_large = ROW_BYTES * split.samples > max_bytes and not isinstance(split, ViewedSplit)
-        self._kept: OrderedDict[int, Future[ShardIndex]] = OrderedDict()
-        self._kept_bytes = 0
+        self._shards = ShardCache[ShardIndex](max_bytes)
         self._index = Index(self._storage, split, compare=True)
 
     def shard(self, shard: int) -> ShardIndex:
@@ -390,26 +437,7 @@ class SplitIndex:
             FormatError: The index is missing or damaged, or is not the one that the manifest lists.
             StorageError: The index cannot be read.
         """
-        with self._lock:
-            found = self._kept.get(shard)
-            if found is not None:
-                self._kept.move_to_end(shard)
-            else:
-                mine = self._kept[shard] = Future()
-        if found is not None:
-            return found.result()
-        try:
-            entries = self._read(shard)
-        except BaseException as error:
-            with self._lock:
-                del self._kept[shard]
-            mine.set_exception(error)
-            raise
-        mine.set_result(entries)
-        self._keep(entries)
-        if self._rows is not None:
-            self._rows.put(shard, entries)
-        return entries
+        return self._shards.get(shard, self._read)
 
     def load(self, shard: int) -> None:
         """Read the entries of a shard now, unless its rows are on the disk, so that `find` need not wait for it."""
@@ -507,16 +535,6 @@ class SplitIndex:
         file: str = self._split.shards[shard]["file"]
         return file
 
-    def _keep(self, entries: ShardIndex) -> None:
-        with self._lock:
-            self._kept_bytes += entries.num_bytes
-            for shard, other in list(self._kept.items())[:-1]:
-                if self._kept_bytes <= self._max_bytes:
-                    break
-                if other.done():
-                    del self._kept[shard]
-                    self._kept_bytes -= other.result().num_bytes
-
     def _read(self, shard: int) -> ShardIndex:
         try:
             entries = _entries_of(self._index.read_group(shard, without="shard"))
@@ -529,6 +547,8 @@ class SplitIndex:
                 f"{self._storage.url_of(file)}: row group {group} of {len(entries):,} samples does not describe "
                 f"{self.shard_file(shard)} of {samples:,} in {num_bytes:,} bytes; build it again"
             )
+        if self._rows is not None:
+            self._rows.put(shard, entries)
         return entries
 
 

@@ -387,10 +387,6 @@ class MixedDataset(Dataset):
             ],
         )
 
-    def open_column(self, name: str, deadline_s: float) -> MixedIndex:
-        """Open a reader of the places of a column's values in all datasets."""
-        return MixedIndex(self, [part.dataset.open_column(name, deadline_s) for part in self.parts])
-
     def url_of(self, shard: int, file: str) -> str:
         """Return the URL of a file that belongs to a shard."""
         number, own = self.part_of(shard)
@@ -478,6 +474,11 @@ class MixedFetcher(Fetcher):
                 if self._parts[number].shards_needed([own]):
                     needed.add(each.piece.shard)
         return needed
+
+    def load(self, shard: int) -> None:
+        """Read the index entries of a shard now, and the places of its values."""
+        number, own = self._mixed.part_of(shard)
+        self._parts[number].load(own)
 
     def look_up(self, picks: Iterable[Pick]) -> None:
         """Find the entries that the next requests need."""

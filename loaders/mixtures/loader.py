@@ -332,15 +332,27 @@ class MixtureLoader(Loader):
 
     def _check_budget(self) -> None:
         """Share the memory for encoded images out among the datasets in buckets, as much as each must hold at least."""
-        if not isinstance(self.order, MixedOrder) or self.dataset.is_local:
+        if not isinstance(self.order, MixedOrder):
             return
         sharers = max(1, self.config.processes)
+        readers, memory = self.config.world_size * sharers, self.config.prefetch_bytes / sharers
+        parts = tuple(
+            replace(
+                part, dataset=part.dataset.reading_columns(member.order, readers, 0, memory / len(self._spec.weights))
+            )
+            if part.dataset.columns and part.dataset.is_local
+            else part
+            for part, member in zip(self.dataset.parts, self.order.members, strict=True)
+        )
+        self.dataset = replace(self.dataset, parts=parts)
+        if self.dataset.is_local:
+            return
         budget = self.config.prefetch_bytes // sharers * (1 - HEDGED_SHARE)
         total = sum(self._spec.weights)
         held = [
             bytes_held(
                 member.order,
-                self.config.world_size * sharers,
+                readers,
                 index.mean_image_bytes() + sum(map(part.dataset.column_bytes, part.dataset.columns)),
             )
             if weight and not part.dataset.is_local

@@ -90,6 +90,20 @@ def test_values_are_read_from_a_bucket_within_the_budget(bucket_dataset, tmp_pat
         assert loader.stats()["fetch"]["cache_hits"] > len(TYPES)
 
 
+def test_values_are_read_once_or_by_pieces_or_alone_as_memory_allows(dataset):
+    settings = {**SMALL, "num_streams": 1, "window": 1}
+    with open_loader(dataset("webdataset"), **settings) as loader:
+        stored = sum(map(loader.dataset.column_bytes, TYPES)) * loader.dataset.split.samples
+        assert loader.order.samples_per_block > 1
+    requests = []
+    for budget, reads in ((8 * stored, "once"), (2 * stored, "piece"), (1, "sample")):
+        with open_loader(dataset("webdataset"), prefetch_bytes=int(budget), **settings) as loader:
+            assert loader.dataset.column_reads == reads
+            assert all(map(agree, islice(loader, len(loader))))
+            requests.append(loader.stats()["fetch"]["requests"])
+    assert sorted(set(requests)) == requests
+
+
 def test_the_tail_of_an_evaluation_has_no_values(dataset):
     with open_loader(dataset("webdataset"), "val", **{**SMALL, "batch_size": 11}) as loader:
         batches = list(loader)
