@@ -128,6 +128,7 @@ class GoodputEvents:
     """Name of the run."""
     _logged: dict[str, float] = field(default_factory=dict)
     _logged_s: float = 0.0
+    _updates: int = 0
     _count: int = 0
     """Number of log lines so far, which ml-goodput-measurement takes for the steps; a resumed run goes back."""
 
@@ -162,11 +163,13 @@ class GoodputEvents:
         self._count += 1
         self._step(step)
 
-    def end(self) -> None:
-        """Write that the attempt has ended."""
-        self._write({"job_end_time": time.time()})
+    def end(self, goodput: Goodput) -> None:
+        """Write the time since the last step, such as of the last checkpoint, and that the attempt has ended."""
+        self.log(goodput, self._updates)
+        self._write({"job_end_time": self._logged_s})
 
     def _step(self, step: int) -> None:
+        self._updates = step
         event = {"step_count": self._count, "step_start_time": self._logged_s, "updates": step}
         self._write({**event, "seconds": {cause: round(each, 3) for cause, each in self._logged.items()}})
 

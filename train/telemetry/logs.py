@@ -295,8 +295,8 @@ class Logs:
             self._events.close()
         if self._wandb is not None:
             self._wandb.close()
-        if self._goodput_events is not None:
-            self._goodput_events.end()
+        if self._goodput is not None and self._goodput_events is not None:
+            self._goodput_events.end(self._goodput)
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()

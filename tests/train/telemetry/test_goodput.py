@@ -84,16 +84,20 @@ def test_events_lie_between_the_steps_that_they_belong_to(tmp_path):
             goodput.enter(cause)
         clock.now_s = 30
         events.log(goodput, 7)
-        events.end()
+        with goodput.during("checkpoint"):
+            clock.now_s = 34
+        events.end(goodput)
     found = [json.loads(line) for line in (tmp_path / "goodput.jsonl").read_text().splitlines()]
     assert {each.pop("job_name") for each in found} == {"runs/mae"}
-    start, preparing, prepared, first, *spans, last, end = found
+    start, preparing, prepared, first, *spans, second, saving, saved, last, end = found
     assert (start, preparing) == ({"job_start_time": 4.0}, {"training_prep_start_time": 4.0})
-    assert (prepared, end) == ({"training_prep_end_time": 10}, {"job_end_time": 30})
-    assert [(each["step_count"], each["step_start_time"], each["updates"]) for each in (first, last)] == [
+    assert (prepared, end) == ({"training_prep_end_time": 10}, {"job_end_time": 34})
+    assert [(each["step_count"], each["step_start_time"], each["updates"]) for each in (first, second, last)] == [
         (0, 10, 0),
         (1, 30, 7),
+        (2, 34, 7),
     ]
+    assert (saving["custom_badput_event_start_time"], saved["custom_badput_event_end_time"]) == (30, 34)
     named = [each["custom_badput_event_type"] for each in spans]
     assert named == ["input", "input", "checkpoint", "checkpoint"]
     times = [next(value for name, value in each.items() if name.endswith("_time")) for each in spans]
