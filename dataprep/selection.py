@@ -2,9 +2,9 @@
 
     index, annotations ─▶ reasons of each shard (pure) ─▶ [duplicates of what is left] ─▶ views/<name>/ ─▶ view.json
 
-Everything is read shard by shard; only duplicates need all samples at once. For those with equal bytes DuckDB spills
-them to disk; for near ones keys and hashes are in memory, some 200 bytes a sample. Reasons do not depend on workers or
-on the order in which samples are looked at.
+Everything is read shard by shard; only duplicates need all samples at once. DuckDB spills these to disk, and memory
+holds the hashes of near ones, some 90 bytes a sample. Reasons do not depend on workers or on the order in which samples
+are looked at.
 
 Conditions are SQL of anyone: DuckDB evaluates them over one table, without files, network, extensions, other tables or
 subqueries, and its settings are locked.
@@ -21,13 +21,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from itertools import combinations, groupby
+from itertools import combinations
 from math import comb
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dataprep.arrays import NDArray, np, pa, pc
+from dataprep.arrays import NDArray, np, pa
 from dataprep.builder.finished import readable_manifest
 from dataprep.dataset.adopted import open_named_data
 from dataprep.dataset.column_files import column_names, read_column, read_values
@@ -73,10 +72,14 @@ LONGEST_CONDITION = 10_000
 _LIMIT_S = 600.0
 _FETCHED_ROWS = 1 << 12
 SAME_IMAGE = """
-SELECT split, shard, sample FROM prints
-SEMI JOIN (SELECT size, crc FROM prints GROUP BY ALL HAVING count(*) > 1) USING (size, crc) ORDER BY ALL
+SELECT place FROM prints SEMI JOIN (SELECT size, crc FROM prints GROUP BY ALL HAVING count(*) > 1) USING (size, crc)
+ORDER BY place
 """
 """Samples whose image has the size and CRC32C of another one."""
+COPIES = """
+SELECT place FROM digests QUALIFY row_number() OVER (PARTITION BY digest ORDER BY key, place) > 1 ORDER BY place
+"""
+"""Samples whose image has the bytes of one before it by key."""
 _COLUMNS = ("key", "split", "label", "class_name", "height", "width", "image_bytes")
 """Columns of every sample; a sample's stored fields are columns, too."""
 NAMING = ("key", "url", "sha256", "md5")
@@ -228,6 +231,11 @@ class Engine:
         self._connection.execute(f"INSERT INTO {name} SELECT * FROM added")
         self._connection.unregister("added")
 
+    def numbers(self, statement: str) -> NDArray[Any]:
+        """Return the column of numbers that a statement of ours selects. Shape (rows,)."""
+        (found,) = self._connection.execute(statement).fetchnumpy().values()
+        return np.asarray(found)
+
     def values(self, statement: str) -> Iterator[Any]:
         """Yield the values of the column that a statement of ours selects; no other statement may run meanwhile."""
         found = self._connection.execute(statement)
@@ -327,9 +335,8 @@ def _hashes(dedup: str) -> tuple[str, int]:
 def near_duplicates(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
     """Return which hashes differ in at most so many bits from one before them that is kept. Shape (hashes,).
 
-    One after the other is kept or not. To find this without looking at all pairs, the first half is decided, then what
-    it keeps is compared with the second half, whose rest is decided then. So pairs of many equal or similar hashes are
-    not looked at either, and no pair is kept in memory.
+    One after the other is kept or not. To find this without looking at each after the other, all pairs of near hashes
+    are found. If these are too many, the first half is decided alone, and what is near it leaves the second half.
     """
     first = np.sort(np.unique(hashes, return_index=True)[1])
     near = np.ones(len(hashes), np.bool_)
@@ -337,12 +344,14 @@ def near_duplicates(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
     return near
 
 
-_AT_ONCE = 256
-"""Hashes whose pairs are all looked at."""
-_MAX_PAIRS = 2**21
-"""Pairs of hashes that are looked at in one step: some 100 MB."""
-_SORTING = 20
-"""Pairs that are looked at while one hash is sorted."""
+_ALONE = 64
+"""Hashes that are compared with all others, which leaves little of a large crowd of similar hashes."""
+_MAX_PAIRS = 2**22
+"""Near pairs in memory, 16 bytes each; or as many as there are hashes."""
+_BLOCK = 2**15
+"""Hashes that are compared in one step, so that they stay in a core's cache."""
+_SORTING = 40
+"""Pairs that are compared while one hash is sorted."""
 
 
 def _apart(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
@@ -350,50 +359,101 @@ def _apart(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
     kept = np.ones(len(hashes), np.bool_)
     if not bits:
         return kept
-    if len(hashes) <= _AT_ONCE:
-        near = np.bitwise_count(hashes[:, None] ^ hashes) <= bits
-        for at in np.flatnonzero(np.tril(near, -1).any(axis=1)):
-            kept[at] = not (near[at, :at] & kept[:at]).any()
+    for at in range(min(_ALONE, len(hashes))):
+        if kept[at]:
+            kept[at + 1 :] &= np.bitwise_count(hashes[at + 1 :] ^ hashes[at]) > bits
+    left = _ALONE + np.flatnonzero(kept[_ALONE:])
+    kept[left] = _rest_apart(hashes[left], bits)
+    return kept
+
+
+def _rest_apart(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
+    """Return what `_apart` returns, by pairs."""
+    kept, found, count = np.ones(len(hashes), np.bool_), [np.empty((2, 0), np.int64)], 0
+    for pairs in _near_pairs(hashes, bits):
+        found.append(pairs)
+        count += pairs.shape[1]
+        if count > max(_MAX_PAIRS, len(hashes)):
+            break
+    else:
+        lower, higher = np.concatenate(found, axis=1)
+        order = np.argsort(higher)
+        for before, after in zip(lower[order].tolist(), higher[order].tolist(), strict=True):
+            if kept[before]:
+                kept[after] = False
         return kept
+    found.clear()
     half = len(hashes) // 2
     kept[:half] = _apart(hashes[:half], bits)
-    kept[half:] = ~_near_any(hashes[half:], hashes[:half][kept[:half]], bits)
+    first = np.flatnonzero(kept[:half])
+    both = np.concatenate([first, np.arange(half, len(hashes))])
+    for lower, higher in _near_pairs(hashes[both], bits):
+        kept[both[higher[(lower < len(first)) & (higher >= len(first))]]] = False
     rest = half + np.flatnonzero(kept[half:])
     kept[rest] = _apart(hashes[rest], bits)
     return kept
 
 
-def _near_any(hashes: NDArray[np.uint64], others: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
-    """Return which hashes differ in at most so many bits from any of the others. Shape (hashes,).
+def _near_pairs(hashes: NDArray[np.uint64], bits: int) -> Iterator[NDArray[np.int64]]:
+    """Yield the places of all pairs of hashes that differ in at most so many bits, each pair once. Shape (2, pairs),
+    the lower place first.
 
-    Of any m bands of bits, m - `bits` are equal, so pairs are looked for among those whose bands are: Norouzi et al.,
-    "Fast Search in Hamming Space with Multi-Index Hashing", CVPR 2012, with the m that takes the least time.
+    Of any m bands of bits, m - `bits` are equal, so hashes are sorted by each choice of so many bands, and compared
+    with those after them that have the same: Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing",
+    CVPR 2012, with the m that takes the least time. With m = `bits`, that is all pairs.
     """
 
     def work(bands: int) -> float:
-        equal = bands - bits
-        pairs = len(hashes) * len(others) / 2 ** (64 * equal / bands)
-        return comb(bands, equal) * (pairs + _SORTING * (len(hashes) + len(others)))
+        pairs = len(hashes) / 2 / 2 ** (64 * (bands - bits) / bands)
+        return comb(bands, bits) * (pairs + _SORTING)
 
-    bands = min(range(bits, bits + 4), key=work)
+    bands = min(range(bits, bits + 6), key=work)
     edges = [64 * band // bands for band in range(bands + 1)]
-    near = np.zeros(len(hashes), np.bool_)
+    order = np.argsort(hashes)
+    values = hashes[order]
     for equal in combinations(range(bands), bands - bits):
-        mask = np.uint64(sum(2 ** edges[band + 1] - 2 ** edges[band] for band in equal))
-        left = np.flatnonzero(~near)
-        left = left[np.argsort(hashes[left] & mask)]
-        theirs = others[np.argsort(others & mask)]
-        bands_of, bands_of_theirs = hashes[left] & mask, theirs & mask
-        starts = np.searchsorted(bands_of_theirs, bands_of)
-        counts = np.searchsorted(bands_of_theirs, bands_of, "right") - starts
-        stops = np.cumsum(counts)
-        shift = starts - stops + counts
-        for first in range(0, int(counts.sum()), _MAX_PAIRS):
-            pair = np.arange(first, min(first + _MAX_PAIRS, stops[-1]))
-            mine = np.searchsorted(stops, pair, "right")
-            is_near = np.bitwise_count(theirs[pair + shift[mine]] ^ hashes[left[mine]]) <= bits
-            near[left[mine[is_near]]] = True
-    return near
+        moves, stop = list[tuple[int, int, int]](), 64
+        for band in (*equal, *sorted({*range(bands)} - {*equal})):
+            width = edges[band + 1] - edges[band]
+            stop -= width
+            moves.append((width, edges[band], stop))
+        back = [(width, stop, start) for width, start, stop in moves]
+        differs = 2 ** (64 - sum(width for width, _, _ in moves[: len(equal)])) - 1
+        # A pair belongs to the first choice whose bands it has.
+        others = {*range(max(equal, default=0))} - {*equal}
+        masks = [np.uint64(2 ** edges[band + 1] - 2 ** edges[band]) for band in others]
+        here = _moved(values, moves)
+        here.sort()
+        for found in _near_in_order(here, bits, differs):
+            both = _moved(found, back)
+            for mask in masks:
+                both = both[:, (both[0] ^ both[1]) & mask != 0]
+            yield np.sort(order[np.searchsorted(values, both)], axis=0)
+
+
+def _moved(hashes: NDArray[np.uint64], moves: Iterable[tuple[int, int, int]]) -> NDArray[np.uint64]:
+    """Return hashes with bits in other places. A move is the number of bits, the lowest bit, and its new place."""
+    found = np.zeros_like(hashes)
+    for width, start, stop in moves:
+        found |= (hashes >> np.uint64(start) & np.uint64(2**width - 1)) << np.uint64(stop)
+    return found
+
+
+def _near_in_order(hashes: NDArray[np.uint64], bits: int, differs: int) -> Iterator[NDArray[np.uint64]]:
+    """Yield the pairs of sorted hashes that differ in at most so many bits, all of them in the lowest, `differs`.
+    Shape (2, pairs)."""
+    for first in range(0, len(hashes), _BLOCK):
+        mine = hashes[first : first + _BLOCK]
+        for step in range(1, len(hashes) - first):
+            theirs = hashes[first + step : first + step + _BLOCK]
+            mine = mine[: len(theirs)]
+            difference = mine ^ theirs
+            alike = difference <= differs
+            if not alike.any():
+                break
+            alike &= np.bitwise_count(difference) <= bits
+            if alike.any():
+                yield np.stack([mine[alike], theirs[alike]])
 
 
 class _Selection(AbstractContextManager["_Selection"]):
@@ -423,7 +483,13 @@ class _Selection(AbstractContextManager["_Selection"]):
             names |= {*NAMING} & manifest.features.keys()
         names |= {near[0]} if near else set()
         self._columns = Columns(manifest, storage, self._data, names)
-        self._copies = self._found_near(*near) if near else self._found_copies() if choice.dedup else {}
+        first, self._firsts = 0, {split.name: np.empty(0, np.int64) for split in manifest.splits}
+        """The place of each shard's first sample among those of all splits, by name; places break ties of keys."""
+        for split in sorted(manifest.splits, key=lambda split: split.name):
+            self._firsts[split.name] = np.cumsum([first, *(shard["samples"] for shard in split.shards)])
+            first = int(self._firsts[split.name][-1])
+        none = np.empty(0, np.int64)
+        self._copies = self._found_near(*near) if near else self._found_copies() if choice.dedup else none
 
     def __exit__(self, *details: object) -> None:
         for spool, _ in self._spools.values():
@@ -455,7 +521,9 @@ class _Selection(AbstractContextManager["_Selection"]):
         def groups() -> Iterator[pa.Table]:
             for number, codes, table in self._codes(split):
                 labels = numbers_or_zero(table.column("label"), np.int64)
-                codes[self._copies.get((split.name, number), [])] = len(texts) - 1
+                first = self._firsts[split.name][number]
+                copies = slice(*np.searchsorted(self._copies, [first, first + len(codes)]))
+                codes[self._copies[copies] - first] = len(texts) - 1
                 found = np.bincount(codes, minlength=len(texts))
                 kept.append(int(found[0]))
                 counts[:] += found
@@ -502,14 +570,15 @@ class _Selection(AbstractContextManager["_Selection"]):
             leave_out(~drawn(table.column("key").to_pylist(), self._choice.sample, self._choice.seed), DRAWN)
         return codes
 
-    def _found_copies(self) -> Mapping[tuple[str, int], list[int]]:
-        """Return the numbers of copies by split and shard: samples whose image has the bytes of one before it by key.
+    def _found_copies(self) -> NDArray[np.int64]:
+        """Return the places of copies, ascending: samples whose image has the bytes of one before it by key.
 
         DuckDB finds equal sizes and CRC32C; only these images are read, and compared by SHA-256.
         """
         engine = self._engine
-        engine.rows("CREATE TABLE prints (split BIGINT, shard BIGINT, sample BIGINT, size BIGINT, crc BIGINT)")
-        for at, split in enumerate(self._manifest.splits):
+        engine.rows("CREATE TABLE prints (place BIGINT, size BIGINT, crc BIGINT)")
+        engine.rows("CREATE TABLE digests (place BIGINT, key VARCHAR, digest BLOB)")
+        for split in self._manifest.splits:
             index = open_index(self._storage, split, compare=True)
             for number, codes, _ in self._codes(split):
                 rows = index.read_group(number, ["image_bytes", "image_crc32c"])
@@ -519,28 +588,23 @@ class _Selection(AbstractContextManager["_Selection"]):
                         "them; adopt the data again with `digest`"
                     )
                 kept = np.flatnonzero(codes == 0)
-                columns = [np.full(len(kept), at), np.full(len(kept), number), kept]
-                columns += [numbers_or_zero(rows.column(name), np.int64)[kept] for name in rows.column_names]
-                engine.insert("prints", pa.Table.from_arrays(list(map(from_numpy, columns)), list("abcde")))
-        alike = engine.rows(SAME_IMAGE)
-        engine.rows("DROP TABLE prints")
-        by_digest: dict[bytes, list[tuple[str, str, int, int]]] = {}
-        for (at, number), rows_alike in groupby(alike, key=itemgetter(0, 1)):
-            split = self._manifest.splits[at]
-            for sample, key, digest in self._digests(split, number, [row[2] for row in rows_alike]):
-                by_digest.setdefault(digest, []).append((key, split.name, number, sample))
-        copies: dict[tuple[str, int], list[int]] = {}
-        for members in by_digest.values():
-            for _, name, number, sample in sorted(members)[1:]:
-                copies.setdefault((name, number), []).append(sample)
-        return copies
+                prints = {name: numbers_or_zero(rows.column(name), np.int64)[kept] for name in rows.column_names}
+                engine.insert("prints", pa.table({"place": self._firsts[split.name][number] + kept, **prints}))
+        alike = engine.numbers(SAME_IMAGE)
+        for split in self._manifest.splits:
+            firsts = self._firsts[split.name]
+            cuts = np.searchsorted(alike, firsts)
+            for number in np.flatnonzero(np.diff(cuts)).tolist():
+                places = alike[cuts[number] : cuts[number + 1]]
+                keys, digests = self._digests(split, number, places - firsts[number])
+                engine.insert("digests", pa.table({"place": places, "key": keys, "digest": digests}))
+        return engine.numbers(COPIES)
 
-    def _found_near(self, name: str, bits: int) -> Mapping[tuple[str, int], list[int]]:
-        """Return the numbers of near duplicates by split and shard; see `near_duplicates`."""
-        keys: list[pa.Array] = []
-        hashes: list[NDArray[np.uint64]] = []
-        places: list[tuple[str, int, NDArray[np.int64]]] = []
-        for split in sorted(self._manifest.splits, key=lambda split: split.name):
+    def _found_near(self, name: str, bits: int) -> NDArray[np.int64]:
+        """Return the places of near duplicates, ascending; see `near_duplicates`."""
+        engine = self._engine
+        engine.rows("CREATE TABLE hashes (place BIGINT, key VARCHAR, hash UBIGINT)")
+        for split in self._manifest.splits:
             for number, codes, table in self._codes(split):
                 found = table.column(name).combine_chunks()
                 if found.type not in (pa.int64(), pa.uint64()):
@@ -549,28 +613,22 @@ class _Selection(AbstractContextManager["_Selection"]):
                         "`dataprep map` makes with the function phash"
                     )
                 kept = np.flatnonzero((codes == 0) & ~nulls(found))
-                keys += table.column("key").take(from_numpy(kept)).chunks
-                hashes.append(to_numpy(found).view(np.uint64)[kept])
-                places.append((split.name, number, kept))
-        order = to_numpy(pc.sort_indices(pa.chunked_array(keys, pa.string())))
-        near = np.zeros(len(order), np.bool_)
-        near[order] = near_duplicates(np.concatenate(hashes)[order], bits)
-        of_shards = np.split(near, np.cumsum([len(kept) for _, _, kept in places])[:-1])
-        return {
-            (split, number): kept[each].tolist() for (split, number, kept), each in zip(places, of_shards, strict=True)
-        }
+                places, keys = self._firsts[split.name][number] + kept, table.column("key").take(from_numpy(kept))
+                hashes = to_numpy(found).view(np.uint64)[kept]
+                engine.insert("hashes", pa.table({"place": places, "key": keys, "hash": hashes}))
+        near = near_duplicates(engine.numbers("SELECT hash FROM hashes ORDER BY key, place"), bits)
+        return np.sort(engine.numbers("SELECT place FROM hashes ORDER BY key, place")[near])
 
-    def _digests(self, split: SplitManifest, number: int, samples: list[int]) -> Iterator[tuple[int, str, bytes]]:
-        """Yield number, key and SHA-256 of images of one shard."""
+    def _digests(self, split: SplitManifest, number: int, samples: NDArray[np.int64]) -> tuple[list[str], list[bytes]]:
+        """Return the keys and SHA-256 of images of one shard."""
         reader = SplitReader(Existing(self._manifest, self._storage, self._data), self._data, split.name)
         rows = open_index(self._storage, split, compare=True).read_group(number)
-        refs = list(reader.shard_refs(number, rows.take(from_numpy(np.array(samples)))))
+        refs = list(reader.shard_refs(number, rows.take(from_numpy(samples))))
 
         def digest(ref: SampleRef) -> bytes:
             return hashlib.sha256(self._data.read_range(ref.source, ref.offset, ref.num_bytes)).digest()
 
-        found = read_ahead(digest, refs, self._data.reads_in_flight)
-        yield from zip(samples, (ref.key for ref in refs), found, strict=True)
+        return [ref.key for ref in refs], list(read_ahead(digest, refs, self._data.reads_in_flight))
 
 
 class Columns:

@@ -89,7 +89,7 @@ def test_of_equal_pictures_the_first_by_key_that_is_left_is_kept(captioned):
 
 
 def test_equal_checksums_alone_do_not_make_a_copy(captioned, monkeypatch):
-    monkeypatch.setattr("dataprep.selection.SAME_IMAGE", "SELECT split, shard, sample FROM prints ORDER BY ALL")
+    monkeypatch.setattr("dataprep.selection.SAME_IMAGE", "SELECT place FROM prints ORDER BY ALL")
     dataprep.select(captioned / "webdataset", name="compared", dedup="exact", overwrite=True)
     assert kept(captioned / "webdataset", "compared") == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
 
@@ -196,11 +196,12 @@ def crowded(draw):
     return np.array([seed ^ sum({1 << bit for bit in bits}) for seed, bits in found], np.uint64)
 
 
-@given(crowded(), st.integers(0, 16), st.sampled_from([1, 4, 256]), st.sampled_from([1, 7, 2**21]))
-def test_near_duplicates_are_those_of_looking_at_each_after_the_other(hashes, bits, at_once, pairs):
+@given(crowded(), st.integers(0, 16), st.sampled_from([0, 1, 64]), st.sampled_from([0, 2**22]), st.sampled_from([1, 9]))
+def test_near_duplicates_are_those_of_looking_at_each_after_the_other(hashes, bits, alone, pairs, block):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dataprep.selection._AT_ONCE", at_once)
+        patch.setattr("dataprep.selection._ALONE", alone)
         patch.setattr("dataprep.selection._MAX_PAIRS", pairs)
+        patch.setattr("dataprep.selection._BLOCK", block)
         assert near_duplicates(hashes, bits).tolist() == greedy(hashes, bits)
 
 
