@@ -2,10 +2,11 @@
 
     python benchmarks/near_duplicates.py --json near-duplicates.json
 
-Hashes are random, and every hundredth is a copy of another with as many bits flipped as may differ; time and memory are
-those of a process of its own. Pictures are those of the demo, and each has copies that were resized, saved again or cut
-at all edges. Recall is the share of a kind of copies that is found; precision the share of all that is found that is a
-copy. Crops of one photograph that overlap are no copies of each other here.
+Hashes are random, and every hundredth is a copy of another with as many bits flipped as may differ; with more bits some
+random ones are near each other, too. Time and memory are those of a process of its own. Pictures are those of the demo,
+and each has copies that were resized, saved again or cut at all edges. Recall is the share of a kind of copies that is
+found; precision the share of all that is found that is a copy. Crops of one photograph that overlap are no copies of
+each other here.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.harness import common_options, in_turns, report
 from benchmarks.large_index import peak_bytes, reset_peak
-from benchmarks.tables import _table
 
 SEED = 7
 COPIES = 100
@@ -51,11 +51,11 @@ def measure(hashes: int, bits: int) -> dict[str, float]:
         for bit in draw.choice(64, bits, replace=False):
             flips[at] ^= np.uint64(1 << int(bit))
     found[copies] = found[copies - 1] ^ flips
-    begin_bytes, started_s = reset_peak(), time.perf_counter()
+    begin_bytes, started_s = reset_peak(), time.process_time()
     near = near_duplicates(found, bits)
-    took_s = time.perf_counter() - started_s
-    if np.flatnonzero(near).tolist() != copies.tolist() and bits <= 6:
-        raise SystemExit("other hashes were found than were planted")
+    took_s = time.process_time() - started_s
+    if not near[copies].all():
+        raise SystemExit("a copy that was planted was not found")
     return {"s": took_s, "mb": (peak_bytes() - begin_bytes) / 1e6, "found": int(near.sum()), "planted": len(copies)}
 
 
@@ -102,22 +102,6 @@ def found_pictures(count: int, most: int) -> list[dict[str, Any]]:
     return rows
 
 
-def near_duplicates_table(document: dict[str, Any]) -> list[str]:
-    """Return time and memory of the search, and what it finds, by the bits that may differ."""
-    took = {row["bits"]: row for row in document["rows"]}
-    lines = []
-    for row in document["found"]:
-        cost = took.get(row["bits"])
-        cells = [f"{cost['s']:.1f}", f"{cost['mb']:.0f}"] if cost else ["", ""]
-        recall = [f"{share:.0%}" for share in row["recall"].values()]
-        lines.append([str(row["bits"]), *cells, f"{row['precision']:.0%}", *recall])
-    kinds = [f"{kind}: recall" for kind in document["found"][0]["recall"]]
-    size = f"{document['hashes']:,} hashes: s"
-    return _table(
-        ["`near_duplicates.py`: bits", size, "MB", f"{document['pictures']} pictures: precision", *kinds], lines
-    )
-
-
 def main() -> None:
     """Measure hashes in turn, then look for pictures."""
     parser = common_options(__doc__)
@@ -140,7 +124,6 @@ def main() -> None:
     ]
     pictures = options.images or 300
     document = {"hashes": options.hashes, "rows": rows, "pictures": pictures, "found": found_pictures(pictures, 16)}
-    print(*near_duplicates_table(document), sep="\n")
     report("near-duplicates", document, options)
 
 

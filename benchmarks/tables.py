@@ -17,6 +17,8 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 UNSEEN_CLOSE = 0.1
 """Relative error of a what-if that is close."""
+LARGER_ROWS = (400_000_000, 5_000_000_000)
+"""Samples of datasets whose memory is calculated."""
 SHOWN_OF_A_MESSAGE = 100
 """Characters of an error message that a cell shows."""
 
@@ -446,6 +448,47 @@ def unseen_table(results: Iterable[dict[str, Any]]) -> list[str]:
     return _table([*header, "worst"], lines)
 
 
+def living_table(document: dict[str, Any]) -> list[str]:
+    """Return what each command takes with the most samples, what its two smaller runs foretell, and arithmetic."""
+    names = {
+        "whole": "a rank, all samples",
+        "view": "a rank, a view of half",
+        "resumed": "a rank that goes on in that view",
+        "select": "`select --where`",
+        "near": '`select --dedup "phash<=4"`',
+    }
+    lines = []
+    for what, name in names.items():
+        small, middle, large = (row for row in document["table"] if row["what"] == what)
+        foretold = _on_line(small, middle, large["rows"])
+        more = (f"{_on_line(middle, large, rows):,.0f}" for rows in LARGER_ROWS)
+        figures = (f"{large['seconds']:,.0f}", f"{large['peak_mb']:,.0f}", f"{foretold:,.0f}")
+        lines.append([name, f"{large['rows']:,}", *figures, *more])
+    larger = (f"MB with {rows / 1e9:g} billion" for rows in LARGER_ROWS)
+    return _table(["`living.py`", "samples", "CPU s", "MB", "foretold MB", *larger], lines)
+
+
+def _on_line(first: dict[str, Any], second: dict[str, Any], rows: int) -> float:
+    """Return the memory of a number of rows on the line through two runs, in MB."""
+    each = (second["peak_mb"] - first["peak_mb"]) / (second["rows"] - first["rows"])
+    return float(second["peak_mb"] + each * (rows - second["rows"]))
+
+
+def near_duplicates_table(document: dict[str, Any]) -> list[str]:
+    """Return time and memory of the search, and what it finds, by the bits that may differ."""
+    took = {row["bits"]: row for row in document["rows"]}
+    lines = []
+    for row in document["found"]:
+        cost = took.get(row["bits"])
+        cells = [f"{cost['s']:.1f}", f"{cost['mb']:.0f}", f"{cost['found']:,.0f}"] if cost else [""] * 3
+        recall = [f"{share:.0%}" for share in row["recall"].values()]
+        lines.append([str(row["bits"]), *cells, f"{row['precision']:.0%}", *recall])
+    kinds = [f"{kind}: recall" for kind in document["found"][0]["recall"]]
+    size = f"{document['hashes']:,} hashes: CPU s"
+    header = ["`near_duplicates.py`: bits", size, "MB", "found", f"{document['pictures']} pictures: precision", *kinds]
+    return _table(header, lines)
+
+
 TABLES = {
     "arena": arena_table,
     "build": build_table,
@@ -456,7 +499,9 @@ TABLES = {
     "grain": grain_table,
     "index-rows": index_rows_table,
     "laion": laion_table,
+    "living": living_table,
     "many-objects": many_objects_table,
+    "near-duplicates": near_duplicates_table,
     "own-data": own_data_table,
     "packs": packs_table,
     "restart": restart_table,

@@ -632,13 +632,16 @@ def join_column(work: Work, url: str, on: str, *, progress: Callable[[int], None
                 keys = ", ".join(shown(row[0]) for row in database.rows(f"{query} LIMIT {_NAMED}"))
                 raise UsageError(f"{url}: {counted(count, 'key')} {what}: {keys}{', ...' if count > _NAMED else ''}")
         kind = work.kind or kind
-        values = database.values("SELECT value FROM samples JOIN given USING (key) ORDER BY place")
+        rows = database.each("SELECT key, value FROM samples JOIN given USING (key) ORDER BY place")
         made = {}
         for index in work.wanted:
             split, number = work.shards[index]
             count = split.shards[number]["samples"]
-            here = list(islice(values, count))
-            data = files.arrow_file(kind, conformed(kind, here, [str(n) for n in range(count)], nan=True))
+            keys, values = zip(*islice(rows, count), strict=True)
+            try:
+                data = files.arrow_file(kind, conformed(kind, values, keys, nan=True))
+            except ValueError as error:
+                raise UsageError(f"{url}: {work.name}: {error}; correct the table") from error
             made[index] = files.placed(kind, data, files.shard_id(split, number), work.name, split.name)
             files.publish_values(work.storage, made[index], data)
             progress(count)

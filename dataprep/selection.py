@@ -236,11 +236,11 @@ class Engine:
         (found,) = self._connection.execute(statement).fetchnumpy().values()
         return np.asarray(found)
 
-    def values(self, statement: str) -> Iterator[Any]:
-        """Yield the values of the column that a statement of ours selects; no other statement may run meanwhile."""
+    def each(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that a statement of ours selects; no other statement may run meanwhile."""
         found = self._connection.execute(statement)
         while rows := found.fetchmany(_FETCHED_ROWS):
-            yield from (value for (value,) in rows)
+            yield from rows
 
     def passed(self, condition: Condition, rows: pa.Table) -> NDArray[np.bool_]:
         """Return which rows fulfil a condition."""
