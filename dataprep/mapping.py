@@ -637,9 +637,9 @@ def join_column(work: Work, url: str, on: str, *, progress: Callable[[int], None
         for index in work.wanted:
             split, number = work.shards[index]
             count = split.shards[number]["samples"]
-            keys, values = zip(*islice(rows, count), strict=True)
+            of, values = zip(*islice(rows, count), strict=True)
             try:
-                data = files.arrow_file(kind, conformed(kind, values, keys, nan=True))
+                data = files.arrow_file(kind, conformed(kind, values, of, nan=True))
             except ValueError as error:
                 raise UsageError(f"{url}: {work.name}: {error}; correct the table") from error
             made[index] = files.placed(kind, data, files.shard_id(split, number), work.name, split.name)

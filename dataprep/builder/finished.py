@@ -8,10 +8,11 @@ that recipe and format derive, so files that are opened later never depend on a 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from pathlib import PurePosixPath
 from typing import Annotated, TypeVar
@@ -410,6 +411,20 @@ def read_change(storage: Storage, kind: type[C]) -> C | None:
     data = read_bounded(storage, CHANGE_JSON, MAX_PLAN_BYTES, advice=CHANGE_ADVICE)
     where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a change"
     return None if data is None else decode(data, kind, where=where, advice=CHANGE_ADVICE)
+
+
+def begin_change(storage: Storage, plan: ChangePlan) -> bool:
+    """Store the plan of a change; if another process has begun one, remove this one's files and return False. Raises
+    UsageError if the plan is too large."""
+    document = json.dumps(asdict(plan), indent=1).encode()
+    if len(document) > MAX_PLAN_BYTES:
+        raise UsageError(f"{storage.url}: a plan of {len(plan.old):,} files; change the dataset in several runs")
+    try:
+        storage.create(CHANGE_JSON, document)
+    except ConflictError:
+        storage.delete_tree(plan.root)
+        return False
+    return True
 
 
 def change_names(manifest: Manifest, plan: ChangePlan | None) -> set[str]:

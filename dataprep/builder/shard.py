@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
-from shutil import copyfileobj
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
@@ -638,30 +637,46 @@ def publish_annotations(
         return []
     first_index = 0
     for split, planned in zip(splits, plan.splits, strict=True):
-        name, existing = metadata_file(split.name), None
+        name, lines = metadata_file(split.name), _lines(build, split, planned, first_index)
         if listed is not None:
-            with storage.open(name) as stream:
-                existing = checksums.digests_of(stream)
-        if existing is not None and existing.sha256 != (listed or {})[name]:  # an earlier run has replaced it
-            digests = existing
+            entries.append(replace_lines(storage, name, listed[name], more=lines))
         else:
-            spool = storage.spool_path(name)
-            with disk_errors(spool), spool.open("wb") as lines:
-                if existing is not None:
-                    with storage.open(name) as stream:
-                        copyfileobj(stream, lines)
-                lines.writelines(_lines(build, split, planned, first_index))
-            with disk_errors(spool), spool.open("rb") as stream:
-                digests = checksums.digests_of(stream)
-            if existing is None:
-                storage.publish(spool, name, digests.crc32c)
-            elif not storage.replace_file(
-                spool, name, digests.crc32c, ObjectInfo(name, existing.num_bytes, existing.crc32c)
-            ):
-                raise ConflictError(f"{storage.url_of(name)}: another process has changed it; {GO_ON}")
-        entries.append(records.FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
+            spool, digests = _spooled(storage, name, lines)
+            storage.publish(spool, name, digests.crc32c)
+            entries.append(records.FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
         first_index += len(planned.shard_samples)
     return entries
+
+
+def replace_lines(
+    storage: Storage, name: str, listed: str, *, without: Container[int] = (), more: Iterable[bytes] = ()
+) -> records.FileEntry:
+    """Replace lines of a file, unless an earlier run has done it, and return its entry. Raises ConflictError if another
+    process has changed it.
+
+    Args:
+        listed: SHA-256 digest of the file before.
+        without: Numbers of lines to leave out.
+        more: Lines to add.
+    """
+    with storage.open(name) as stream:
+        digests = existing = checksums.digests_of(stream)
+    if existing.sha256 == listed:
+        with storage.open(name) as stream:
+            old = (line for number, line in enumerate(stream) if number not in without)
+            spool, digests = _spooled(storage, name, chain(old, more))
+        before = ObjectInfo(name, existing.num_bytes, existing.crc32c)
+        if not storage.replace_file(spool, name, digests.crc32c, before):
+            raise ConflictError(f"{storage.url_of(name)}: another process has changed it; {GO_ON}")
+    return records.FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256)
+
+
+def _spooled(storage: Storage, name: str, lines: Iterable[bytes]) -> tuple[Path, checksums.HashingWriter]:
+    spool = storage.spool_path(name)
+    with disk_errors(spool), spool.open("wb") as written:
+        written.writelines(lines)
+    with disk_errors(spool), spool.open("rb") as stream:
+        return spool, checksums.digests_of(stream)
 
 
 def _lines(

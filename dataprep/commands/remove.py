@@ -44,7 +44,7 @@ from dataprep.builder import finished
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.plan import physical_key
 from dataprep.builder.receipts import read_receipt, write_receipt
-from dataprep.builder.shard import WritebackFile
+from dataprep.builder.shard import WritebackFile, replace_lines
 from dataprep.commands.build_run import Watched, people
 from dataprep.commands.progress import ImageProgress, Viewer
 from dataprep.commands.select import print_unknown
@@ -52,6 +52,7 @@ from dataprep.dataset import index as indexes
 from dataprep.dataset.adopted import is_adopted
 from dataprep.dataset.column_files import COLUMNS
 from dataprep.dataset.columns import from_numpy, numbers_or_zero, table_of, to_numpy
+from dataprep.dataset.documents import Count
 from dataprep.dataset.manifest import (
     MANIFEST,
     MANIFEST_ADVICE,
@@ -61,7 +62,7 @@ from dataprep.dataset.manifest import (
     no_dataset,
     shard_entry,
 )
-from dataprep.dataset.paths import CHANGE, CHANGE_JSON, PLAN_JSON
+from dataprep.dataset.paths import CHANGE, PLAN_JSON
 from dataprep.dataset.records import (
     NO_LABEL,
     Change,
@@ -82,15 +83,15 @@ from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.existing import FetchedDataset
 from dataprep.fetched.plan import is_fetched
 from dataprep.fetched.shard import arrow_schema, stats_json
-from dataprep.fetched.shards import entries_of, fetched
+from dataprep.fetched.shards import entries_of, recounted
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix, metadata_file, repeat_links
 from dataprep.formats.img2dataset import FILTERED, SUCCESS
 from dataprep.messages import counted, human_bytes
 from dataprep.selection import NAMING, Columns, Listed
-from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage
+from dataprep.storage import Storage, disk_errors, open_storage
 from dataprep.storage.base import read_ahead, read_bounded
-from dataprep.storage.checksums import HashingWriter, crc32c_of_bytes, digests_of
+from dataprep.storage.checksums import HashingWriter, crc32c_of_bytes
 from dataprep.storage.parquet import open_parquet, read_columns
 
 EPILOG = """\b
@@ -181,6 +182,12 @@ class RemovalPlan(finished.ChangePlan):
     lists_sha256: str
     unknown: tuple[str, ...]
     """Lines of the lists that name no sample."""
+    samples: dict[str, Count]
+    """Samples to remove, by split."""
+    shards: Count
+    """Number of shards to write again."""
+    num_bytes: Count
+    """Size of these shards."""
 
 
 def _dataset_at(storage: Storage) -> tuple[Manifest, bytes]:
@@ -221,35 +228,40 @@ def remove_samples(url: str, lists: Sequence[str], *, dry_run: bool, progress: I
     progress.begin("looking for samples", sum(split.samples for split in manifest.splits))
     find = _fetched_rows if is_fetched(manifest) else _samples
     selection = find(storage, manifest, listed, lambda samples: progress.advance(samples, 0))
-    if not (dry_run or selection):
-        storage.delete_tree(CHANGE)  # files of an interrupted beginning or cleanup
+    entries = [split.shards[at] for split in manifest.splits for at in selection.get(split.name, {})]
+    plan = RemovalPlan(
+        id=uuid.uuid4().hex,
+        revision=manifest.revision,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        cards=own_cards(storage, manifest),
+        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        lists_sha256=digest,
+        unknown=listed.unknown,
+        samples={name: sum(len(gone.samples) for gone in shards.values()) for name, shards in selection.items()},
+        shards=len(entries),
+        num_bytes=sum(entry["bytes"] for entry in entries),
+    )
     if dry_run or not selection:
-        return _removal(storage, manifest, selection, listed.unknown, changed=bool(selection))
-    for split in manifest.splits:
-        if sum(len(gone.samples) for gone in selection.get(split.name, {}).values()) > MAX_REMOVED:
-            raise UsageError(f"{split.name}: more than {MAX_REMOVED:,} samples; remove them in several runs")
-    if sum(split.samples for split in manifest.splits) == _count(selection):
+        if not dry_run:
+            storage.delete_tree(CHANGE)  # files of an interrupted beginning or cleanup
+        return _removal(storage, plan)
+    for name, samples in plan.samples.items():
+        if samples > MAX_REMOVED:
+            raise UsageError(f"{name}: more than {MAX_REMOVED:,} samples; remove them in several runs")
+    if sum(split.samples for split in manifest.splits) == sum(plan.samples.values()):
         raise UsageError(f"{storage.url}: nothing would be left; delete the dataset instead")
-    plan = _begin(storage, manifest, data, selection, listed.unknown, digest)
-    found = _continue(storage, plan, progress)
+    found = _continue(storage, _begin(storage, manifest, plan, selection), progress)
     if found is None:
         raise ConflictError(finished.changed(storage))
     return found
 
 
-def _count(selection: _Selection) -> int:
-    return sum(len(gone.samples) for shards in selection.values() for gone in shards.values())
-
-
-def _removal(
-    storage: Storage, manifest: Manifest, selection: _Selection, unknown: Sequence[str], *, changed: bool
-) -> Removal:
-    samples = {name: sum(len(gone.samples) for gone in shards.values()) for name, shards in selection.items()}
-    entries = [split.shards[at] for split in manifest.splits for at in selection.get(split.name, {})]
+def _removal(storage: Storage, plan: RemovalPlan) -> Removal:
     others = (
         ("views", VIEWS, "make them again with dataprep select --refresh"),
         ("columns", COLUMNS, "make them again with dataprep map"),
     )
+    changed = plan.shards > 0
     notes = [
         f"{name} of the dataset still have these samples: {advice}"
         for name, folder, advice in others
@@ -259,11 +271,11 @@ def _removal(
         notes.append(f"copies of the dataset still have them: {REPLICAS} lists where; delete and replicate them again")
     return Removal(
         url=storage.url,
-        revision=manifest.revision + changed,
-        samples=samples,
-        shards=len(entries),
-        num_bytes=sum(entry["bytes"] for entry in entries),
-        unknown=tuple(unknown),
+        revision=plan.revision + changed,
+        samples=plan.samples,
+        shards=plan.shards,
+        num_bytes=plan.num_bytes,
+        unknown=plan.unknown,
         notes=tuple(notes),
     )
 
@@ -313,36 +325,14 @@ def _samples_file(root: str) -> str:
     return f"{root}/samples.parquet"
 
 
-def _begin(
-    storage: Storage,
-    manifest: Manifest,
-    data: bytes,
-    selection: _Selection,
-    unknown: Sequence[str],
-    digest: str,
-) -> RemovalPlan:
+def _begin(storage: Storage, manifest: Manifest, plan: RemovalPlan, selection: _Selection) -> RemovalPlan:
     """Store what leaves and the plan. Raises ConflictError if another process has begun a change."""
-    plan = RemovalPlan(
-        id=uuid.uuid4().hex,
-        revision=manifest.revision,
-        manifest_sha256=hashlib.sha256(data).hexdigest(),
-        cards=own_cards(storage, manifest),
-        when=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        lists_sha256=digest,
-        unknown=tuple(unknown),
-    )
     new, old = _files(storage, manifest, selection)
     plan = replace(plan, new=tuple(sorted(new)), old=tuple(sorted(old)))
-    document = json.dumps(asdict(plan)).encode()
-    if len(document) > finished.MAX_PLAN_BYTES:
-        raise UsageError(f"{storage.url}: {len(old):,} files; remove samples in several runs")
     tables = (_selection_table(selection.get(split.name, {})) for split in manifest.splits)
     indexes.publish_row_groups(storage, _samples_file(plan.root), tables, _selection_schema())
-    try:
-        storage.create(CHANGE_JSON, document)
-    except ConflictError:  # another process began at the same time
-        storage.delete_tree(plan.root)
-        raise ConflictError(finished.changed(storage)) from None
+    if not finished.begin_change(storage, plan):
+        raise ConflictError(finished.changed(storage))
     return plan
 
 
@@ -436,27 +426,15 @@ def _stored_selection(storage: Storage, plan: RemovalPlan, manifest: Manifest) -
 def _continue(storage: Storage, plan: RemovalPlan, progress: ImageProgress) -> Removal | None:
     """Finish a removal that has begun, and return it; None if the dataset has been changed without it."""
     manifest, data = _dataset_at(storage)
-    removal = None
+    is_there = any(change.revision == plan.revision + 1 and change.kind == "removed" for change in manifest.changes)
     if hashlib.sha256(data).hexdigest() == plan.manifest_sha256:
-        selection = _stored_selection(storage, plan, manifest)
-        removal = _removal(storage, manifest, selection, plan.unknown, changed=True)
+        selection, is_there = _stored_selection(storage, plan, manifest), True
         manifest = _Rewriting(storage, plan, manifest, data, selection).publish(progress)
-    elif any(change.revision == plan.revision + 1 and change.kind == "removed" for change in manifest.changes):
-        removal = _published(storage, manifest, plan)
-    if removal is not None:
+    if is_there:
         replace_cards(storage, manifest, plan.cards)
     names = finished.change_names(manifest, plan)
-    finished.end_change(storage, plan.root, names.intersection(plan.new if removal is None else plan.old))
-    return removal
-
-
-def _published(storage: Storage, manifest: Manifest, plan: RemovalPlan) -> Removal:
-    """Return a removal that an interrupted run has published."""
-    made = [change for change in manifest.changes if change.revision == plan.revision + 1]
-    left = {split.name: split.samples for split in manifest.splits}
-    samples = {change.split: change.samples - left[change.split] for change in made}
-    shards = {file for file in plan.old if not file.startswith("index/")}
-    return Removal(storage.url, manifest.revision, samples, len(shards), 0, plan.unknown)
+    finished.end_change(storage, plan.root, names.intersection(plan.old if is_there else plan.new))
+    return _removal(storage, plan) if is_there else None
 
 
 # The new revision
@@ -603,6 +581,7 @@ class _Rewriting:
         _, old_parquet, old_stats = dataset.names.files(dataset.numbers[at])
         table = read_columns(self._storage, old_parquet)
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        had = _counts(columns)
         for row in rows.tolist():
             for name, values in columns.items():
                 if name not in ("key", "status", "error_message"):
@@ -611,16 +590,14 @@ class _Rewriting:
                 columns["status"][row], columns["error_message"][row] = FILTERED, REMOVED_ROW
         sink = io.BytesIO()
         pq.write_table(table_of(columns.values(), arrow_schema(dataset.options.schema)), sink)
-        statuses, by_reason = _counts(pa.table({name: columns[name] for name in ("status", "error_message")}))
-        reasons = dict(sorted(by_reason.items()))
-        before = json.loads(self._storage.read(old_stats)).get("before")
-        contents = {parquet: sink.getvalue(), stats: stats_json(statuses, reasons, before)}
+        now, before = _counts(columns), json.loads(self._storage.read(old_stats)).get("before")
+        contents = {parquet: sink.getvalue(), stats: stats_json(Counter(now["statuses"]), now["reasons"], before)}
         for name, data in contents.items():
             self._staged.create(name, data)
         files = tuple(
             SidecarEntry(**bytes_entry(name, data), crc32c=crc32c_of_bytes(data)) for name, data in contents.items()
         )
-        return Fetched(attempt="", files=files, statuses=dict(statuses), reasons=reasons)
+        return Fetched(attempt="", files=files, statuses=now["statuses"], reasons=now["reasons"], before=had)
 
     @cached_property
     def _last(self) -> Mapping[str, int]:
@@ -644,7 +621,6 @@ class _Rewriting:
         revision, keys = self._manifest.revision + 1, list[str]()
         labels = np.zeros(len(split.class_counts), np.int64)
         shards, sidecars = list(split.shards), list[FileEntry]()
-        statuses, reasons = Counter(split.statuses), Counter(split.reasons)
         receipts = [self._receipt(number)[0] for number in range(first, first + len(gone))]
         for receipt, (at, (samples, _)) in zip(receipts, gone.items(), strict=True):
             rows = self._indexes[split.name].read_group(at, ["key", "label"]).take(from_numpy(samples))
@@ -653,10 +629,6 @@ class _Rewriting:
                 labels += np.bincount(numbers_or_zero(rows.column("label"), np.int64), minlength=len(labels))
             shards[at] = shard_entry(receipt)
             if self._fetched is not None:
-                what, before = fetched(receipt), _counts(read_columns(self._storage, self._fetched.parquet_file(at)))
-                for counts, now, had in ((statuses, what.statuses, before[0]), (reasons, what.reasons, before[1])):
-                    counts.update(now)
-                    counts.subtract(had)
                 sidecars += entries_of(receipt)
         table = removed_table({at: samples for at, (samples, _) in gone.items()}, keys, self._plan.when)
         name = removed_file(revision, split.name)
@@ -665,7 +637,7 @@ class _Rewriting:
         if self._single and self._manifest.features:
             sidecars.append(self._annotations(split, gone))
         shrunk = replace(
-            split,
+            split if self._fetched is None else recounted(split, receipts),
             samples=split.samples - len(keys),
             num_bytes=sum(shard["bytes"] for shard in shards),
             shards=tuple(shards),
@@ -673,8 +645,6 @@ class _Rewriting:
             index=self._index(split, gone, first),
             events=events,
             repaired=repaired,
-            statuses=dict(statuses),
-            reasons={reason: count for reason, count in sorted(reasons.items()) if count},
         )
         return shrunk, Change(revision, split.name, "removed", len(shards), split.samples, places), sidecars
 
@@ -719,28 +689,18 @@ class _Rewriting:
 
     def _annotations(self, split: SplitManifest, gone: Mapping[int, _Gone]) -> FileEntry:
         """Replace the annotations of an image folder by those of the samples that stay."""
-        name, storage = metadata_file(split.name), self._storage
+        name = metadata_file(split.name)
         (listed,) = (entry for entry in self._manifest.files if entry["file"] == name)
-        with storage.open(name) as stream:
-            existing = digests_of(stream)
-        if existing.sha256 != listed["sha256"]:  # an earlier run has replaced it
-            return {"file": name, "bytes": existing.num_bytes, "sha256": existing.sha256}
         firsts = np.cumsum([0, *(shard["samples"] for shard in split.shards)])
         removed = {int(firsts[at]) + number for at, (samples, _) in gone.items() for number in samples.tolist()}
-        spool = self._staged.spool_path(name)
-        with disk_errors(spool), storage.open(name) as stream, spool.open("wb") as left:
-            left.writelines(line for number, line in enumerate(stream) if number not in removed)
-        with disk_errors(spool), spool.open("rb") as stream:
-            digests = digests_of(stream)
-        if not storage.replace_file(spool, name, digests.crc32c, ObjectInfo(name, existing.num_bytes, existing.crc32c)):
-            raise ConflictError(finished.changed(storage))
-        return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
+        return replace_lines(self._staged, name, listed["sha256"], without=removed)
 
 
-def _counts(rows: pa.Table) -> tuple[Counter[str], Counter[str]]:
+def _counts(columns: Mapping[str, Sequence[str | None]]) -> dict[str, dict[str, int]]:
     """Count rows of a table of URLs by status and by reason."""
-    statuses, messages = (rows.column(name).to_pylist() for name in ("status", "error_message"))
-    return Counter(statuses), Counter(message or status for message, status in zip(messages, statuses, strict=True))
+    statuses = [status or "" for status in columns["status"]]
+    reasons = Counter(why or status for why, status in zip(columns["error_message"], statuses, strict=True))
+    return {"statuses": dict(Counter(statuses)), "reasons": dict(sorted(reasons.items()))}
 
 
 def _copy(stream: BinaryIO, num_bytes: int | None, read: HashingWriter, target: BinaryIO | None) -> None:

@@ -19,12 +19,11 @@ After an interruption the same command continues with the stored plan, which is 
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
@@ -48,7 +47,7 @@ from dataprep.fetched import collect
 from dataprep.fetched.existing import Choice, FetchedDataset, Place, open_fetched, rows_to_try
 from dataprep.fetched.plan import laion_codecs
 from dataprep.fetched.shard import ShardNames, ShardOptions
-from dataprep.fetched.shards import Places, Target, WebFetch, entries_of, fetch_shard, fetched, placing
+from dataprep.fetched.shards import Places, Target, WebFetch, entries_of, fetch_shard, fetched, placing, recounted
 from dataprep.formats.img2dataset import OTHER, SUCCESS
 from dataprep.messages import did_you_mean, quoted
 from dataprep.sources.laion import Row
@@ -330,10 +329,7 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
     except UsageError:
         storage.delete_tree(plan.root)
         raise
-    try:
-        storage.create(CHANGE_JSON, json.dumps(asdict(plan), indent=1).encode())
-    except ConflictError:  # another process began at the same time
-        storage.delete_tree(plan.root)
+    if not finished.begin_change(storage, plan):
         return finished.read_change(storage, RetryPlan)
     for info in list(storage.list(f"{CHANGE}/")):  # files of an interrupted cleanup
         if info.name != CHANGE_JSON and not info.name.startswith(f"{plan.root}/"):
@@ -422,21 +418,10 @@ class _Retrier:
 
 def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry) -> SplitManifest:
     """Return a split with its new shards; every row is counted by its newest status."""
-    statuses, reasons = Counter(split.statuses), Counter(split.reasons)
-    for receipt in new:
-        what = fetched(receipt)
-        for counts, now, had in (
-            (statuses, what.statuses, what.before["statuses"]),
-            (reasons, what.reasons, what.before["reasons"]),
-        ):
-            counts.update(now)
-            counts.subtract(had)
     return replace(
-        split,
+        recounted(split, new),
         samples=split.samples + sum(receipt.samples for receipt in new),
         num_bytes=split.num_bytes + sum(receipt.num_bytes for receipt in new),
         shards=(*split.shards, *(manifests.shard_entry(receipt) for receipt in new)),
         index=index,
-        statuses=dict(statuses),
-        reasons={reason: count for reason, count in sorted(reasons.items()) if count},
     )

@@ -25,10 +25,11 @@ import copy
 import re
 import threading
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
@@ -41,7 +42,7 @@ from dataprep.builder.recipe import BuildJob
 from dataprep.builder.shard import WritebackFile
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import CROISSANT
-from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt, SidecarEntry
+from dataprep.dataset.records import Fetched, FileEntry, ShardReceipt, SidecarEntry, SplitManifest
 from dataprep.errors import AccessError, BuildError, ConflictError, FormatError, StorageError, needing
 from dataprep.fetched import shard as shard_files
 from dataprep.fetched.collect import Fetch
@@ -204,6 +205,20 @@ def fetched(receipt: ShardReceipt) -> Fetched:
     if receipt.fetched is None:
         raise StorageError(f"shard {receipt.index}: its receipt is not a fetched shard's; start over with `overwrite`")
     return receipt.fetched
+
+
+def recounted(split: SplitManifest, receipts: Iterable[ShardReceipt]) -> SplitManifest:
+    """Return a split that counts the rows of shards as they are now, in place of what they were before."""
+    statuses, reasons = Counter(split.statuses), Counter(split.reasons)
+    for what in map(fetched, receipts):
+        for name, counts, now in (("statuses", statuses, what.statuses), ("reasons", reasons, what.reasons)):
+            counts.update(now)
+            counts.subtract(what.before[name])
+    return replace(
+        split,
+        statuses=dict(statuses),
+        reasons={reason: count for reason, count in sorted(reasons.items()) if count},
+    )
 
 
 def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) -> None:
