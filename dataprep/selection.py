@@ -17,6 +17,7 @@ import json
 import re
 import tempfile
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
@@ -41,6 +42,7 @@ from dataprep.dataset.views import (
     OpenedView,
     View,
     ViewSplit,
+    address,
     check_name,
     earlier_file,
     find_view,
@@ -51,7 +53,7 @@ from dataprep.dataset.views import (
 )
 from dataprep.errors import ConflictError, UsageError, needing
 from dataprep.formats import FORMATS
-from dataprep.messages import quoted, there_are
+from dataprep.messages import counted, quoted, there_are
 from dataprep.sources.existing import Existing, SplitReader, stored_fields
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import read_ahead, read_bounded
@@ -87,14 +89,25 @@ NAMING = ("key", "url", "sha256", "md5")
 
 
 @dataclass(frozen=True, slots=True)
-class Selected:
-    """Result of `select`."""
+class Selection:
+    """A view that was made, or would be. It shows itself in a terminal."""
 
     url: str
     """Address of the view, for `open_loader` and the other functions."""
-    view: View
+    samples: dict[str, int]
+    """Samples that it keeps, by split."""
+    left_out: dict[str, dict[str, int]]
+    """Samples that are left out, by split and reason."""
     unknown: tuple[str, ...] = ()
     """Lines of the lists that name no sample."""
+
+    def __str__(self) -> str:
+        kept, left_out = sum(self.samples.values()), Counter[str]()
+        for reasons in self.left_out.values():
+            left_out.update(reasons)
+        why = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        of = counted(kept + left_out.total(), "sample")
+        return f"{address(self.url)[1]} keeps {kept:,} of {of}" + (f"; left out: {why}" if why else "")
 
 
 def select(
@@ -105,7 +118,7 @@ def select(
     overwrite: bool = False,
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda samples: None,
-) -> Selected:
+) -> Selection:
     """Make a view of a finished dataset.
 
     Args:
@@ -139,7 +152,12 @@ def select(
     )
     if not dry_run:
         _publish(storage, view, existing is not None)
-    return Selected(f"{storage.url}@{name}", view, work.unknown)
+    return Selection(
+        url=f"{storage.url}@{name}",
+        samples={split.name: sum(split.kept) for split in splits},
+        left_out={split.name: split.left_out for split in splits},
+        unknown=work.unknown,
+    )
 
 
 def _is_same(view: View, manifest: Manifest, choice: Choice) -> bool:
@@ -344,8 +362,6 @@ def near_duplicates(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
     return near
 
 
-_ALONE = 64
-"""Hashes that are compared with all others, which leaves little of a large crowd of similar hashes."""
 _MAX_PAIRS = 2**22
 """Near pairs in memory, 16 bytes each; or as many as there are hashes."""
 _BLOCK = 2**15
@@ -356,20 +372,9 @@ _SORTING = 40
 
 def _apart(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
     """Return which hashes are kept; none is there twice. Shape (hashes,)."""
-    kept = np.ones(len(hashes), np.bool_)
+    kept, found, count = np.ones(len(hashes), np.bool_), [np.empty((2, 0), np.int64)], 0
     if not bits:
         return kept
-    for at in range(min(_ALONE, len(hashes))):
-        if kept[at]:
-            kept[at + 1 :] &= np.bitwise_count(hashes[at + 1 :] ^ hashes[at]) > bits
-    left = _ALONE + np.flatnonzero(kept[_ALONE:])
-    kept[left] = _rest_apart(hashes[left], bits)
-    return kept
-
-
-def _rest_apart(hashes: NDArray[np.uint64], bits: int) -> NDArray[np.bool_]:
-    """Return what `_apart` returns, by pairs."""
-    kept, found, count = np.ones(len(hashes), np.bool_), [np.empty((2, 0), np.int64)], 0
     for pairs in _near_pairs(hashes, bits):
         found.append(pairs)
         count += pairs.shape[1]

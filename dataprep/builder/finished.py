@@ -296,11 +296,15 @@ def indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -
     Raises:
         FormatError, FileNotFoundError: The index cannot be read.
     """
-    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
     for batch in open_index(storage, split).batches(["key", "label", "image_bytes"]):
-        for key, label, num_bytes in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            class_name = "" if label == NO_LABEL else manifest.classes[label]
-            yield image_file(root, key, class_name, suffix), num_bytes
+        yield from zip(image_names(manifest, split, batch), batch.column("image_bytes").to_pylist(), strict=True)
+
+
+def image_names(manifest: Manifest, split: SplitManifest, rows: pa.Table) -> Iterator[str]:
+    """Yield the names of the files of an image folder that rows of its index describe."""
+    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
+    for key, label in zip(rows.column("key").to_pylist(), rows.column("label").to_pylist(), strict=True):
+        yield image_file(root, key, "" if label == NO_LABEL else manifest.classes[label], suffix)
 
 
 def metadata_of(

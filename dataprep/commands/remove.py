@@ -20,7 +20,7 @@ import json
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import BinaryIO, NamedTuple, cast
@@ -57,14 +57,12 @@ from dataprep.dataset.manifest import (
     MANIFEST,
     MANIFEST_ADVICE,
     MAX_MANIFEST_BYTES,
-    built_as,
     bytes_entry,
     no_dataset,
     shard_entry,
 )
 from dataprep.dataset.paths import CHANGE, PLAN_JSON
 from dataprep.dataset.records import (
-    NO_LABEL,
     Change,
     Fetched,
     FileEntry,
@@ -85,7 +83,7 @@ from dataprep.fetched.plan import is_fetched
 from dataprep.fetched.shard import arrow_schema, stats_json
 from dataprep.fetched.shards import entries_of, recounted
 from dataprep.formats import FORMATS
-from dataprep.formats.imagefolder import image_file, image_suffix, metadata_file, repeat_links
+from dataprep.formats.imagefolder import metadata_file, repeat_links
 from dataprep.formats.img2dataset import FILTERED, SUCCESS
 from dataprep.messages import counted, human_bytes
 from dataprep.selection import NAMING, Columns, Listed
@@ -365,7 +363,7 @@ def _images(storage: Storage, manifest: Manifest, split: SplitManifest, gone: Ma
     """Return the images that leave an image folder, and the links to folders that are empty without them."""
     index, left, files = indexes.open_index(storage, split, compare=True), Counter[str](), set[str]()
     for number in range(len(split.shards)):
-        names = list(_image_names(manifest, split, index.read_group(number, ["key", "label"])))
+        names = list(finished.image_names(manifest, split, index.read_group(number, ["key", "label"])))
         left.update(name.split("/")[1] for name in names)
         files.update(names[at] for at in (gone[number].samples if number in gone else ()))
     left.subtract(name.split("/")[1] for name in files)
@@ -373,12 +371,6 @@ def _images(storage: Storage, manifest: Manifest, split: SplitManifest, gone: Ma
         empty = sorted(folder for folder, count in left.items() if not count)
         files.update(link for link, _ in repeat_links(empty, split.repeats["count"], split=split.name))
     return files
-
-
-def _image_names(manifest: Manifest, split: SplitManifest, rows: pa.Table) -> Iterator[str]:
-    root, suffix = finished.image_root(manifest, split), image_suffix(built_as(manifest))
-    for key, label in zip(rows.column("key").to_pylist(), rows.column("label").to_pylist(), strict=True):
-        yield image_file(root, key, "" if label == NO_LABEL else manifest.classes[label], suffix)
 
 
 def _numbers(manifest: Manifest, split: str, gone: Mapping[int, _Gone]) -> Mapping[int, int]:
@@ -563,7 +555,7 @@ class _Rewriting:
     ) -> tuple[ShardEntry, pa.Table]:
         """Return the entry of a group of images without some, and its rows of the index."""
         rows = rows.take(from_numpy(kept_numbers(gone, rows.num_rows)))
-        digests, names = HashingWriter(None), list(_image_names(self._manifest, split, rows))
+        digests, names = HashingWriter(None), list(finished.image_names(self._manifest, split, rows))
         for image in read_ahead(self._storage.read, names, self._storage.reads_in_flight):
             digests.write(image)
         entry: ShardEntry = {

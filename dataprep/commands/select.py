@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 import click
 
@@ -28,6 +27,7 @@ from dataprep.commands.progress import ImageProgress, Viewer
 from dataprep.dataset.views import Choice, View, address, find_view
 from dataprep.errors import UsageError
 from dataprep.messages import counted, shortened
+from dataprep.selection import Selection
 from dataprep.selection import select as select_samples
 from dataprep.storage import open_storage
 
@@ -98,28 +98,6 @@ class Select(Watched):
     dry_run: bool = option("Count, and write nothing.", default=False, group=OTHER)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """A view that was made, or would be. It shows itself in a terminal."""
-
-    url: str
-    """Address of the view, for `open_loader` and the other functions."""
-    samples: dict[str, int]
-    """Samples that it keeps, by split."""
-    left_out: dict[str, dict[str, int]]
-    """Samples that are left out, by split and reason."""
-    unknown: tuple[str, ...] = ()
-    """Lines of the lists that name no sample."""
-
-    def __str__(self) -> str:
-        kept, left_out = sum(self.samples.values()), Counter[str]()
-        for reasons in self.left_out.values():
-            left_out.update(reasons)
-        why = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-        of = counted(kept + left_out.total(), "sample")
-        return f"{address(self.url)[1]} keeps {kept:,} of {of}" + (f"; left out: {why}" if why else "")
-
-
 def _selected(asked: Select, viewer: Viewer) -> Selection:
     url, of = address(str(asked.url))
     choice = Choice(
@@ -148,10 +126,7 @@ def _selected(asked: Select, viewer: Viewer) -> Selection:
             dry_run=asked.dry_run,
             progress=lambda looked_at: progress.advance(looked_at, 0),
         )
-    kept = {split.name: sum(split.kept) for split in found.view.splits}
-    left_out = {split.name: split.left_out for split in found.view.splits}
-    unknown = () if asked.allow_missing else found.unknown
-    return Selection(found.url, kept, left_out, unknown)
+    return replace(found, unknown=()) if asked.allow_missing else found
 
 
 def _existing(url: str, name: str) -> View:

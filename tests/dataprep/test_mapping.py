@@ -368,7 +368,10 @@ def test_lists_of_a_table_are_arrays(root, tmp_path):
         (lambda rows: [{"key": 1, "note": ""}], "no column 'id'"),
         (lambda rows: [{"id": "a", "nota": ""}], "no column 'note'; did you mean nota"),
         (lambda rows: [{"id": "a", "note": {"x": 1}}], "note is struct<x: int64>; type"),
-        (lambda rows: [row | {"note": [1, None][: 1 + (row is rows[3])]} for row in rows], "note: value of 'train2017/"),
+        (
+            lambda rows: [row | {"note": [1, None][: 1 + (row is rows[3])]} for row in rows],
+            "note: value of 'train2017/",
+        ),
     ],
 )
 def test_a_table_that_does_not_fit_is_refused(root, tmp_path, change, message):
