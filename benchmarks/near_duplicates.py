@@ -54,8 +54,8 @@ def measure(hashes: int, bits: int) -> dict[str, float]:
     begin_bytes, started_s = reset_peak(), time.process_time()
     near = near_duplicates(found, bits)
     took_s = time.process_time() - started_s
-    if not near[copies].all():
-        raise SystemExit("a copy that was planted was not found")
+    if not (near[copies] | near[copies - 1]).all():
+        raise SystemExit("a copy of a hash that is kept was not found")
     return {"s": took_s, "mb": (peak_bytes() - begin_bytes) / 1e6, "found": int(near.sum()), "planted": len(copies)}
 
 

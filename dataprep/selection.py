@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
 from math import comb
 from pathlib import Path
@@ -366,6 +366,8 @@ _MAX_PAIRS = 2**22
 """Near pairs in memory, 16 bytes each; or as many as there are hashes."""
 _BLOCK = 2**15
 """Hashes that are compared in one step, so that they stay in a core's cache."""
+MORE_BANDS = 6
+"""Numbers of bands that are tried, from that of the bits on."""
 _SORTING = 40
 """Pairs that are compared while one hash is sorted."""
 
@@ -407,12 +409,7 @@ def _near_pairs(hashes: NDArray[np.uint64], bits: int) -> Iterator[NDArray[np.in
     with those after them that have the same: Norouzi et al., "Fast Search in Hamming Space with Multi-Index Hashing",
     CVPR 2012, with the m that takes the least time. With m = `bits`, that is all pairs.
     """
-
-    def work(bands: int) -> float:
-        pairs = len(hashes) / 2 / 2 ** (64 * (bands - bits) / bands)
-        return comb(bands, bits) * (pairs + _SORTING)
-
-    bands = min(range(bits, bits + 6), key=work)
+    bands = min(range(bits, bits + MORE_BANDS), key=partial(comparisons, len(hashes), bits))
     edges = [64 * band // bands for band in range(bands + 1)]
     order = np.argsort(hashes)
     values = hashes[order]
@@ -434,6 +431,12 @@ def _near_pairs(hashes: NDArray[np.uint64], bits: int) -> Iterator[NDArray[np.in
             for mask in masks:
                 both = both[:, (both[0] ^ both[1]) & mask != 0]
             yield np.sort(order[np.searchsorted(values, both)], axis=0)
+
+
+def comparisons(hashes: int, bits: int, bands: int) -> float:
+    """Return the comparisons of two hashes that take as long as `_near_pairs` with a number of bands."""
+    steps = hashes / 2 ** (64 * (bands - bits) / bands)  # each is compared with as many as have its bands
+    return comb(bands, bits) * hashes * (steps + _SORTING)
 
 
 def _moved(hashes: NDArray[np.uint64], moves: Iterable[tuple[int, int, int]]) -> NDArray[np.uint64]:

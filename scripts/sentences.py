@@ -9,6 +9,7 @@ A sentence is found by its words, whatever its figures are; other words are writ
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, 
 from dataprep.builder.shard import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
 from dataprep.cloud.capacity import measured_here
 from dataprep.messages import duration
+from dataprep.selection import MORE_BANDS, comparisons
 from loaders.diagnosis.fetch_rate import FILL_S
 from loaders.diagnosis.prediction import COMPUTE_BOUND
 
@@ -372,6 +374,46 @@ def sentences_about_bottlenecks() -> list[str]:
     ]
 
 
+def sentences_about_near_duplicates() -> list[str]:
+    document = recorded("near-duplicates")
+
+    def least(hashes: float, bits: int) -> float:
+        return min(comparisons(int(hashes), bits, bands) for bands in range(bits, bits + MORE_BANDS))
+
+    each_s = only(document["rows"], bits=8)["s"] / least(document["hashes"], 8)
+
+    def took(hashes: float, bits: int) -> str:
+        hours = each_s * least(hashes, bits) / 3600
+        return f"{hours:.1f} hours with `phash<={bits}`"
+
+    def pairs(bits: int) -> str:
+        share = sum(math.comb(64, differing) for differing in range(bits + 1)) / 2**64
+        return f"{1e12 / 2 * share:,.0f}"
+
+    return [
+        f"400 million hashes take {took(4e8, 4)}, {took(4e8, 6)} and {took(4e8, 8)}; 5 billion take {took(5e9, 4)} "
+        f"and {took(5e9, 6)}.",
+        f"of a million random hashes, {pairs(6)} pairs differ in at most 6 bits, {pairs(8)} in at most 8, and "
+        f"{pairs(12)} in at most 12.",
+    ]
+
+
+def sentences_about_living() -> list[str]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in recorded("living")["table"]:
+        found.setdefault(row["what"], []).append(row)
+    view, resumed, select = (found[what][-1] for what in ("view", "resumed", "select"))
+    middle, large = found["near"][-2:]
+    each = 1e6 * (large["peak_mb"] - middle["peak_mb"]) / (large["rows"] - middle["rows"])
+    each_us = 1e6 * select["seconds"] / select["rows"]
+    return [
+        f"a view of half of {view['rows'] / 1e6:.0f} million samples takes a rank {view['peak_mb']:.0f} MB, and "
+        f"{resumed['peak_mb']:.0f} MB and {resumed['seconds']:.0f} s to go on in it",
+        f"`select` with a condition takes {select['peak_mb']:.0f} MB and {each_us:.1f} µs a sample",
+        f"near duplicates take {each:.0f} bytes a sample",
+    ]
+
+
 SENTENCES: list[tuple[str, Callable[[], list[str]]]] = [
     (BENCHMARKS, sentences_about_builds),
     (BENCHMARKS, sentences_about_large_builds),
@@ -391,6 +433,8 @@ SENTENCES: list[tuple[str, Callable[[], list[str]]]] = [
     ("DATA.md", sentences_of_data_on_laion),
     (CAPACITY, sentences_about_capacity),
     ("docs/bottleneck.md", sentences_about_bottlenecks),
+    ("docs/views.md", sentences_about_near_duplicates),
+    ("docs/views.md", sentences_about_living),
     ("docs/decisions/0006-one-plan-holds-the-place.md", sentences_about_a_late_worker),
     ("docs/decisions/0018-multi-view.md", sentences_of_the_decision_on_views),
     ("docs/decisions/0021-index-in-parts.md", sentences_about_large_indexes),
