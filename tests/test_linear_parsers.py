@@ -27,7 +27,7 @@ from dataprep.sources.image_tables import ImageTable, columns_of, table_rows
 from dataprep.sources.imagenet_labels import _class_of_boxes
 from dataprep.sources.tables import MetadataFile, measure_table, read_part, rows_of
 from dataprep.storage import open_storage
-from dataprep.web.politeness import rules_of
+from dataprep.web.consent import rules_of
 from loaders.mixtures.dataset import read_spec
 from tests.support.coco import small_documents, write_small
 from tests.support.raw_tar import tar_of

@@ -450,7 +450,8 @@ def _of_plan(plan: Plan) -> _Facts:
 
 def _of_manifest(manifest: Manifest) -> _Facts:
     options = dict(manifest.options)
-    options.pop("allow_networks", None)
+    for name in ("allow_networks", "consents"):
+        options.pop(name, None)
     details = options.get(built_as(manifest))
     if isinstance(details, dict) and "rows" in details:  # of a table of URLs; "converted" is an option of that name
         del options[built_as(manifest)]

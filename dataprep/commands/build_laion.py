@@ -54,6 +54,18 @@ class WebRequest(Request):
         metavar="CIDR",
         group=READ,
     )
+    consent: Literal["strict", "published", "robots"] = option(
+        "Opt-outs that are obeyed: robots, those of robots.txt and X-Robots-Tag; published, each no to training that "
+        "docs/fetching.md lists; strict, also permissions under conditions, and rules for other AI agents.",
+        default="published",
+        group=READ,
+    )
+    as_agent: Texts = option(
+        "Also obey robots.txt's rules for this other agent, such as CCBot; may be repeated.",
+        default=(),
+        metavar="NAME",
+        rare=True,
+    )
     nameserver: Texts = option(
         "Address of a name server to use instead of this machine's; may be repeated.",
         default=(),
@@ -67,6 +79,15 @@ class WebRequest(Request):
     )
     host_per_second: float = option(
         "Requests to one host in a second, by all workers.", default=16, low=0, open_low=True
+    )
+    address_connections: int = option(
+        "Requests at the same time to the names that share an address; at least one for each worker.",
+        default=32,
+        low=1,
+        rare=True,
+    )
+    address_per_second: float = option(
+        "Requests in a second to the names that share an address.", default=64, low=0, open_low=True, rare=True
     )
     connect_seconds: float = option(
         "Longest time to connect, TLS included.", default=10, low=0, open_low=True, rare=True
@@ -92,15 +113,19 @@ def limits_of(asked: WebRequest) -> Limits:
     """
     with needing("laion", "laion"):
         from dataprep.web.addresses import parse_networks
-        from dataprep.web.requests import Limits
+        from dataprep.web.requests import Consent, Limits
     return Limits(
         contact=asked.contact,
+        consent=Consent(asked.consent),
+        agents=texts(asked.as_agent),
         allow_networks=parse_networks(texts(asked.allow_network)),
         nameservers=texts(asked.nameserver),
         verify_tls=asked.verify_tls,
         in_flight=asked.in_flight,
         host_connections=asked.host_connections,
         host_per_s=asked.host_per_second,
+        address_connections=asked.address_connections,
+        address_per_s=asked.address_per_second,
         connect_s=asked.connect_seconds,
         read_s=asked.read_seconds,
         answer_s=asked.answer_seconds,
@@ -156,7 +181,7 @@ After an interruption run the same command again: no URL of a finished shard is 
 `dataprep retry-failed` fetches failed rows again.
 
 \b
---host-connections and --host-per-second are divided among the worker processes, on this machine only among those that
+Limits of hosts and addresses are divided among the worker processes, on this machine only among those that
 can have a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner needs
 --workers. Dataflow starts one for each vCPU, and needs --max_num_workers and --machine_type. With more --workers than
 cores, the cores stay busy while the last rows of a shard wait for slow hosts.
@@ -176,10 +201,10 @@ FEW_SHARDS = 4
 class BuildLaion(WebRequest, Run):
     """Fetch the images of a table of URLs, and build shards of them.
 
-    Requests go to public addresses only, unless `allow_network` names others, and are limited for each host; robots.txt
-    and opt-out headers are respected (docs/fetching.md). Every row ends with one status and, unless it succeeded, a
-    reason, in the shard's sidecar parquet file. Keys, names and columns are the same as img2dataset's. The rows stay in
-    the table's order.
+    Requests go to public addresses only, unless `allow_network` names others, and are limited for each host and
+    address; opt-outs of sites and images are respected (docs/fetching.md). Every row ends with one status and, unless
+    it succeeded, a reason, in the shard's sidecar parquet file. Keys, names and columns are the same as img2dataset's.
+    The rows stay in the table's order.
     """
 
     source: Texts = option(

@@ -264,6 +264,8 @@ class Fetched:
     """Number of rows by reason; `success` for rows without a reason."""
     allow_networks: tuple[str, ...] = ()
     """Networks that the fetcher could reach beyond public addresses."""
+    consents: tuple[str, ...] = ()
+    """Policies about opt-outs by which rows were fetched."""
     before: dict[str, dict[str, Count]] = field(default_factory=dict)
     """Earlier `statuses` and `reasons` of rows that were tried again."""
 

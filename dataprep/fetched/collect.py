@@ -506,6 +506,8 @@ class RowResult:
     """Hash of the downloaded bytes, in hexadecimal."""
     duplicate_of: str | None = None
     """Key of the first row with a similar or equal image."""
+    consent: str | None = None
+    """Evidence of an opt-out, as JSON."""
     spool_offset: int = 0
     spool_bytes: int = 0
 
@@ -562,6 +564,8 @@ def failure_reason(outcome: Outcome) -> str:
     """Return the reason of a failed download, as a fixed phrase without details that differ from run to run."""
     if outcome.status is Status.HTTP:
         return f"http {outcome.http_code}"
+    if outcome.status is Status.OPT_OUT and outcome.evidence is not None:
+        return f"{status_reason(outcome.status)}: {outcome.evidence.signal}"
     return status_reason(outcome.status)
 
 
@@ -581,7 +585,8 @@ def _reason_not_to_fetch(row: Row, options: RowOptions) -> str:
 
 def _result_of(row: Row, outcome: Outcome, options: RowOptions, spool: BinaryIO) -> RowResult:
     if outcome.body is None:
-        return RowResult(FAILED_TO_DOWNLOAD, failure_reason(outcome))
+        said = outcome.evidence
+        return RowResult(FAILED_TO_DOWNLOAD, failure_reason(outcome), consent=said.json() if said else None)
     if options.verify_hash is not None:
         expected = str(row.roles[options.verify_hash]).strip().lower()
         if hashlib.new(options.verify_hash, outcome.body, usedforsecurity=False).hexdigest() != expected:

@@ -162,9 +162,10 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
     yield from source_faults(manifest, _TABLE_FIELDS)
     if manifest.format not in FETCHED_FORMATS:
         yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"
-    networks = manifest.options.get("allow_networks")
-    if not isinstance(networks, list) or not all(isinstance(each, str) for each in networks):
-        yield f"options.allow_networks is {quoted(networks)}, expected a list of networks"
+    for option, what in (("allow_networks", "networks"), ("consents", "policies")):
+        values = manifest.options.get(option)
+        if not isinstance(values, list) or not all(isinstance(each, str) for each in values):
+            yield f"options.{option} is {quoted(values)}, expected a list of {what}"
     try:
         options = laion_options(manifest)
         carried = {name for name, _ in options.carried}

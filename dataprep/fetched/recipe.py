@@ -196,6 +196,7 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
     published = Published(build, planned_metadata(plan), placed_late=True)
     sidecars: list[FileEntry] = []
     networks: set[str] = set()
+    consents: set[str] = set()
     statuses: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
 
@@ -211,6 +212,7 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
         sidecars.extend(entries_of(receipt))
         what = fetched(receipt)
         networks.update(what.allow_networks)
+        consents.update(what.consents)
         statuses.update(what.statuses)
         reasons.update(what.reasons)
 
@@ -233,6 +235,7 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
             "splits": [SPLIT],
             LAION.name: options.document(),
             "allow_networks": sorted(networks),
+            "consents": sorted(consents),
             **stated,
         },
         sources=tuple(source_entry(SPLIT, source) for source in plan.splits[0].sources),

@@ -53,7 +53,7 @@ from dataprep.messages import did_you_mean, quoted
 from dataprep.sources.laion import Row
 from dataprep.storage import Storage
 from dataprep.storage.parquet import open_parquet, read_columns
-from dataprep.web.requests import Status
+from dataprep.web.requests import SIGNALS, Status
 
 if TYPE_CHECKING:
     from dataprep.web.requests import Limits
@@ -66,6 +66,7 @@ FAILURES = tuple(
     dict.fromkeys(
         (
             *(collect.status_reason(status) for status in Status if status not in (Status.SUCCESS, Status.HTTP)),
+            *(f"{collect.status_reason(Status.OPT_OUT)}: {signal}" for signal in SIGNALS),
             collect.HASH_MISMATCH,
             collect.NO_ANSWER,
             *collect.FAULT_REASONS.values(),
@@ -265,10 +266,11 @@ def _publish(dataset: FetchedDataset, root: str, new: Sequence[ShardReceipt]) ->
     files |= {entry["file"]: entry for receipt in new for entry in entries_of(receipt)}
     networks = set(manifest.options.get("allow_networks", ()))
     networks |= {network for receipt in new for network in fetched(receipt).allow_networks}
+    consents = {*manifest.options.get("consents", ())} | {each for receipt in new for each in fetched(receipt).consents}
     change = Change(manifest.revision + 1, split.name, "added", len(before.shards), before.samples)
     grown = replace(
         manifest,
-        options=manifest.options | {"allow_networks": sorted(networks)},
+        options=manifest.options | {"allow_networks": sorted(networks), "consents": sorted(consents)},
         splits=(split,),
         files=tuple(files.values()),
         changes=(*manifest.changes, change),

@@ -55,7 +55,15 @@ RESULT_FIELDS = (
 )
 """Columns with a row's result, in img2dataset's order; they follow the columns carried from the table."""
 _DUPLICATE_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
-_TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {"txt", "jpg", "png", "webp"}
+CONSENT = "consent"
+"""Column of the parquet file of all rows, and of no record, with the evidence of a row's opt-out."""
+_TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {
+    CONSENT,
+    "txt",
+    "jpg",
+    "png",
+    "webp",
+}
 _ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0}
 """Value that replaces a missing one in records, because TFDS has no null, and Hugging Face infers a schema from the
 first few records."""
@@ -237,7 +245,7 @@ def index_table(
 def rows_parquet(rows: Sequence[Row], results: Sequence[collecting.RowResult], schema: ShardSchema) -> bytes:
     """Return the content of the parquet file: every row of the shard, with or without an image."""
     arrow = arrow_schema(schema)
-    values = [values_of(row, result, schema) for row, result in zip(rows, results, strict=True)]
+    values = [(*values_of(row, result, schema), result.consent) for row, result in zip(rows, results, strict=True)]
     columns = list(zip(*values, strict=True)) if values else [()] * len(arrow)
     sink = io.BytesIO()
     pq.write_table(table_of(columns, arrow), sink)
@@ -247,7 +255,8 @@ def rows_parquet(rows: Sequence[Row], results: Sequence[collecting.RowResult], s
 def arrow_schema(schema: ShardSchema) -> pa.Schema:
     kinds = {"string": pa.string(), "int": pa.int64(), "float": pa.float64()}
     narrow = {"width", "height", "original_width", "original_height"}
-    return pa.schema([(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns])
+    columns = [(c.name, pa.int32() if c.name in narrow else kinds[c.kind]) for c in schema.columns]
+    return pa.schema([*columns, (CONSENT, pa.string())])
 
 
 def stats_json(
@@ -470,4 +479,4 @@ def _stored_values(parquet: bytes, rows: Sequence[Row], schema: ShardSchema) -> 
         raise FormatError(f"the parquet file cannot be read ({error})") from error
     if not table.schema.remove_metadata().equals(arrow_schema(schema)) or keys != [row.key for row in rows]:
         raise FormatError("the parquet file has other rows or columns")
-    yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+    yield from zip(*(column.to_pylist() for column in table.columns[:-1]), strict=True)

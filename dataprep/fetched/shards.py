@@ -281,6 +281,7 @@ class WebFetch:
         with needing("laion", "laion"):
             from dataprep.fetched.fetching import web_fetch
             from dataprep.web.politeness import Known
+        self.consents = (str(limits.consent),)
         self.allow_networks = tuple(sorted(str(network) for network in limits.allow_networks))
         self.fetch: Fetch = web_fetch(limits, Known(), kept=kept)
 
@@ -455,6 +456,7 @@ def _receipt(
             statuses=made.statuses,
             reasons=made.reasons,
             allow_networks=web.allow_networks,
+            consents=web.consents,
             before=dict(before or {}),
         ),
     )

@@ -16,25 +16,43 @@ import re
 import resource
 import socket
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import urljoin
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
+from dataprep.errors import FormatError
 from dataprep.messages import one_line
 from dataprep.web.addresses import Network, checked_url, refusal
-from dataprep.web.politeness import MAX_ROBOTS_BYTES, Cache, Gate, Gates, Known, Rules, opt_out, retry_after_s, rules_of
-from dataprep.web.requests import Failed, Limits, Outcome, Request, Status
+from dataprep.web.consent import (
+    AI_AGENTS,
+    MAX_LICENCES,
+    MAX_ROBOTS_BYTES,
+    Rules,
+    Site,
+    Statement,
+    Unread,
+    headers,
+    in_file,
+    licences_of,
+    metadata_of,
+    obey,
+    reservations_of,
+    rules_of,
+)
+from dataprep.web.politeness import Cache, Gate, Gates, Known, retry_after_s
+from dataprep.web.requests import Consent, Failed, Limits, Outcome, Request, Status
 
+V = TypeVar("V")
 QUERY_S = 3.0
 QUERIES = 2
 # First bytes of JPEG, PNG, GIF, WebP, BMP, TIFF, JPEG 2000, JPEG XL, AVIF and HEIF; a decoder may accept fewer formats.
@@ -322,7 +340,8 @@ class Fetcher:
 
     async def __aenter__(self) -> Fetcher:
         _allow_sockets(self._limits.in_flight)
-        self._session = _session(self._limits, self._known)
+        self._resolver = CheckedResolver(self._limits.allow_networks, self._limits.nameservers, self._known.names)
+        self._session = _session(self._limits, self._resolver)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -379,14 +398,16 @@ class Fetcher:
     async def _fetch(self, request: Request) -> Outcome:
         """Fetch one row; the memory of its body stays reserved."""
         try:
-            body, url = await self._follow(request.url, image=True)
+            body, url = await self._follow(request.url, is_image=True)
         except Failed as failure:
-            return Outcome(request.key, failure.status, failure.reason, http_code=failure.http_code)
+            return Outcome(
+                request.key, failure.status, failure.reason, http_code=failure.http_code, evidence=failure.evidence
+            )
         return Outcome(request.key, Status.SUCCESS, body=body, final_url=str(url), http_code=200)
 
-    async def _follow(self, text: str, *, image: bool) -> tuple[bytes, URL]:
-        """Follow redirects, and return the final body: an image, or a robots.txt, for which robots.txt is not
-        consulted."""
+    async def _follow(self, text: str, *, is_image: bool) -> tuple[bytes, URL]:
+        """Follow redirects, and return the final body: an image, or a file such as robots.txt, for which robots.txt is
+        not consulted."""
         until_s = asyncio.get_running_loop().time() + self._limits.row_s
         seen = set()
         for _ in range(self._limits.redirects + 1):
@@ -395,48 +416,83 @@ class Fetcher:
                 raise Failed(Status.REDIRECT, f"a loop through {url}"[:200])
             seen.add(url)
             gate = self._gates.of(url.raw_host or "")
-            if image:
-                rules = await self._rules(url, until_s)
-                rules.check(url)
-                gate.slow_down(rules.crawl_delay_s * self._limits.workers)
-            answer = await self._ask(url, gate, until_s, image=image)
+            said = None
+            if is_image:
+                site = await self._site(url, until_s)
+                said = site.check(url, self._limits.consent)
+                gate.slow_down(site.robots.crawl_delay_s * self._limits.workers)
+            answer = await self._ask(url, gate, until_s, said)
             if isinstance(answer, bytes):
                 return answer, url
             text = _joined(url, answer)
         raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
 
-    async def _rules(self, url: URL, until_s: float) -> Rules:
-        """Return the rules of the site's robots.txt, which all its rows share; a row waits for it until `until_s`."""
+    async def _site(self, url: URL, until_s: float) -> Site:
+        """Return what a site says, which all its rows share; a row waits for it until `until_s`."""
         site = f"{url.scheme}://{url.raw_authority}"
         try:
             async with asyncio.timeout_at(until_s):
-                return await self._known.robots.get(site, partial(self._ask_rules, url))
+                return await self._known.sites.get(site, partial(self._ask_site, url.origin()))
         except TimeoutError:
             raise Failed(Status.HOST_BUSY, "its host's robots.txt did not arrive in time") from None
 
-    async def _ask_rules(self, url: URL) -> Rules:
+    async def _ask_site(self, origin: URL) -> Site:
+        """Fetch the files in which a site says how its images may be used; the others only where robots.txt came."""
+        robots = await self._robots(origin)
+        if self._limits.consent is Consent.ROBOTS:
+            return Site(robots)
+        agent, addresses = self._limits.agent, [_joined(origin, text) for text in robots.licences[:MAX_LICENCES]]
+        ai, reservations, licences = await asyncio.gather(
+            self._file(str(origin.with_path("/ai.txt")), partial(rules_of, agent, 200)),
+            self._file(str(origin.with_path("/.well-known/tdmrep.json")), reservations_of),
+            asyncio.gather(*(self._file(address, licences_of) for address in addresses)),
+        )
+        return Site(robots, ai, reservations, dict(zip(addresses, licences, strict=True)))
+
+    async def _robots(self, origin: URL) -> Rules:
         """Fetch a robots.txt; for a host that does not send one, RFC 9309, 2.3.1, decides."""
         agent = self._limits.agent
         try:
-            body, _ = await self._follow(str(url.origin().with_path("/robots.txt")), image=False)
+            body, _ = await self._follow(str(origin.with_path("/robots.txt")), is_image=False)
         except Failed as failure:
             if failure.status is Status.REDIRECT:
                 return rules_of(agent, 404)
             if failure.status is Status.HTTP and failure.http_code:
                 return rules_of(agent, failure.http_code)
             raise failure.again("robots.txt: ") from None
-        if len(body) <= PARSED_HERE_BYTES:
-            return rules_of(agent, 200, body)
-        return await asyncio.get_running_loop().run_in_executor(self._parser, rules_of, agent, 200, body)
+        others = (*self._limits.agents, *(AI_AGENTS if self._limits.consent is Consent.STRICT else ()))
+        return await self._parsed(partial(rules_of, agent, 200, others=others), body)
 
-    async def _ask(self, url: URL, gate: Gate, until_s: float, *, image: bool) -> bytes | str:
-        """Return the body, or the Location of a redirect; a request to a busy host is repeated."""
+    async def _file(self, url: str, read: Callable[[bytes], V]) -> V | Unread | None:
+        """Fetch and read a file in which a site may say more; None if it has none."""
+        try:
+            body, _ = await self._follow(url, is_image=False)
+        except Failed as failure:
+            code = failure.http_code
+            is_absent = failure.status is Status.REDIRECT or (code is not None and 400 <= code < 500 and code != 429)
+            return None if is_absent else Unread(url, f"not answered: {failure.reason}")
+        if read is not licences_of and body.lstrip()[:1] == b"<":
+            return None  # a page that says "not found" with the code of success
+        try:
+            return await self._parsed(read, body)
+        except FormatError as error:
+            return Unread(url, str(error))
+
+    async def _parsed(self, read: Callable[[bytes], V], body: bytes) -> V:
+        if len(body) <= PARSED_HERE_BYTES:
+            return read(body)
+        return await asyncio.get_running_loop().run_in_executor(self._parser, read, body)
+
+    async def _ask(self, url: URL, gate: Gate, until_s: float, said: list[Statement] | None) -> bytes | str:
+        """Return the body, or the Location of a redirect; a request to a busy host is repeated.
+
+        Args:
+            said: What was said of an image so far; None for a file of the site.
+        """
+        shared = self._gates.of_address(await self._address(url))
         for attempt in range(self._limits.retries + 1):
-            await gate.enter(until_s)
-            try:
-                answer = await self._get(url, gate, image=image)
-            finally:
-                gate.leave()
+            async with _through((gate, shared), until_s):
+                answer = await self._get(url, gate, said)
             if isinstance(answer, bytes | str):
                 return answer
             code, asked_s = answer
@@ -446,7 +502,14 @@ class Fetcher:
                 break
         raise Failed(Status.HTTP, f"HTTP {code}, Retry-After {pause_s:.0f} s", code)
 
-    async def _get(self, url: URL, gate: Gate, *, image: bool) -> bytes | str | tuple[int, float | None]:
+    async def _address(self, url: URL) -> str:
+        """Return one of the addresses of a URL's host, the same for all names that share them."""
+        host = url.raw_host or ""
+        if url.host_subcomponent != host or re.fullmatch(r"[0-9.]+", host):
+            return host
+        return min(found["host"] for found in await self._resolver.resolve(host))
+
+    async def _get(self, url: URL, gate: Gate, said: list[Statement] | None) -> bytes | str | tuple[int, float | None]:
         """Send one request, and return a body, a Location, or the code and Retry-After of a busy host.
 
         A 503 without Retry-After is an error.
@@ -465,32 +528,49 @@ class Fetcher:
                         return _location(response)
                     if code != 200:
                         raise Failed(Status.HTTP, f"HTTP {code}", code)
-                    return await self._body(response, deadline, image=image)
+                    return await self._body(response, deadline, said)
         except _ERRORS as error:
             if code is None:
                 gate.note(answered=False)
             raise _failure(error, code) from None
 
-    async def _body(self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, *, image: bool) -> bytes:
-        """Return the body, for a robots.txt at most its first MAX_ROBOTS_BYTES; the memory of an image stays
+    async def _body(
+        self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, said: list[Statement] | None
+    ) -> bytes:
+        """Return the body, for a file of the site at most its first MAX_ROBOTS_BYTES; the memory of an image stays
         reserved."""
-        headers, agent = response.headers, self._limits.agent
-        if image and (said := opt_out(headers.getall("X-Robots-Tag", ()), headers.get("TDM-Reservation"), agent)):
-            raise Failed(Status.OPT_OUT, f"the answer's headers say {said}", response.status)
-        limit_bytes = self._limits.body_bytes if image else MAX_ROBOTS_BYTES
+        policy, is_image = self._limits.consent, said is not None
+        if said is not None:
+            said = [*said, *headers(response.headers, self._limits.agent, str(response.url))]
+            obey(said, policy, response.status)
+        limit_bytes = self._limits.body_bytes if is_image else MAX_ROBOTS_BYTES
         length = response.content_length
-        if image and length is not None and length > limit_bytes:
+        if is_image and length is not None and length > limit_bytes:
             raise Failed(Status.TOO_LARGE, f"{length:,} bytes; at most {limit_bytes:,}", response.status)
         with self._memory.arriving() as arriving:
-            whole = await _read(response, Body(limit_bytes, image=image), arriving, deadline)
-            if image:
+            whole = await _read(response, Body(limit_bytes, image=is_image), arriving, deadline)
+            if said is not None:
+                if policy is not Consent.ROBOTS and (found := metadata_of(whole)):
+                    read = partial(in_file, found=found, url=str(response.url))
+                    said += await asyncio.get_running_loop().run_in_executor(self._parser, read, whole)
+                    obey(said, policy, response.status)
                 arriving.keep()
         return whole
 
 
-def _session(limits: Limits, known: Known) -> aiohttp.ClientSession:
+@asynccontextmanager
+async def _through(gates: Sequence[Gate], until_s: float) -> AsyncIterator[None]:
+    """Pass gates one after the other, and leave them."""
+    async with AsyncExitStack() as entered:
+        for gate in gates:
+            await gate.enter(until_s)
+            entered.callback(gate.leave)
+        yield
+
+
+def _session(limits: Limits, resolver: AbstractResolver) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
-        resolver=CheckedResolver(limits.allow_networks, limits.nameservers, known.names),
+        resolver=resolver,
         use_dns_cache=False,
         socket_factory=partial(checked_socket, allow_networks=limits.allow_networks),
         ssl=limits.verify_tls,

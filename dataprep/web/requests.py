@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from dataclasses import dataclass, fields
+from datetime import date
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,53 @@ if TYPE_CHECKING:
 
 
 _TOKEN = re.compile(r"[A-Za-z_-]+")
+_OTHER_TOKEN = re.compile(r"[A-Za-z0-9_-]+")  # RFC 9309 has no digits, and img2dataset one
 _CONTACT = re.compile(r"(https?://|mailto:)[!-'*-~]+")
+
+
+SIGNALS = (
+    *("robots.txt", "X-Robots-Tag", "Content-Signal", "Content-Usage", "RSL"),
+    *("ai.txt", "TDMRep", "PLUS", "XMP rights", "C2PA"),
+)
+"""Names of the signals of an opt-out, which `dataprep.web.consent` describes; a part of reasons that are stored."""
+
+
+class Consent(StrEnum):
+    """Policy about published opt-outs; robots.txt and X-Robots-Tag are obeyed by each."""
+
+    ROBOTS = "robots"
+    """Nothing else is."""
+    PUBLISHED = "published"
+    """Each published no to training is a no."""
+    STRICT = "strict"
+    """So is a permission under conditions, a signal that cannot be read, and a rule of robots.txt that forbids the URL
+    to another agent that fetches for training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Why an image is not used."""
+
+    signal: str
+    """Name of the signal, one of SIGNALS."""
+    text: str
+    """What was said, as published, in one line."""
+    url: str
+    """Where it was said."""
+    day: date
+    """Day on which it was read, in UTC."""
+    despite: tuple[str, ...] = ()
+    """Other signals that allow the use."""
+
+    def json(self) -> str:
+        """Return all fields as JSON."""
+        return json.dumps(dataclasses.asdict(self), default=str, ensure_ascii=False)
+
+    @property
+    def reason(self) -> str:
+        """The reason for people, in one line."""
+        others = f", though {' and '.join(self.despite)} allow it" if self.despite else ""
+        return f"{self.signal} at {self.url} says {self.text}{others}"
 
 
 class Status(StrEnum):
@@ -52,7 +100,7 @@ class Status(StrEnum):
     ROBOTS_UNAVAILABLE = "robots_unavailable"
     """Not requested: the server answered the request for robots.txt with 5xx or 429; its status is in `http_code`."""
     OPT_OUT = "opt_out"
-    """The answer's headers say noai, noimageai, noindex, noimageindex or none, or reserve text and data mining."""
+    """The site, the answer's headers or the file say that the image is not for training; see `Consent`."""
     TOO_LARGE = "too_large"
     """The body has more bytes than the limit, on the wire or decompressed."""
     INCOMPLETE = "incomplete"
@@ -87,18 +135,22 @@ class Outcome:
     """URL at which the image was found after redirects; None unless successful."""
     http_code: int | None = None
     """Status code of the last answer; None if there was no answer."""
+    evidence: Evidence | None = None
+    """What was said, for ROBOTS and OPT_OUT."""
 
 
 class Failed(Exception):
     """Failure of a request inside this package; callers of `fetch_many` get an Outcome instead."""
 
-    def __init__(self, status: Status, reason: str, http_code: int | None = None) -> None:
+    def __init__(
+        self, status: Status, reason: str, http_code: int | None = None, evidence: Evidence | None = None
+    ) -> None:
         super().__init__(status, reason, http_code)
-        self.status, self.reason, self.http_code = status, reason, http_code
+        self.status, self.reason, self.http_code, self.evidence = status, reason, http_code, evidence
 
     def again(self, prefix: str = "") -> Failed:
         """Return a copy to raise: an exception that is raised again and again collects tracebacks."""
-        return Failed(self.status, prefix + self.reason, self.http_code)
+        return Failed(self.status, prefix + self.reason, self.http_code, self.evidence)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,6 +166,9 @@ class Limits:
     User-Agent."""
     agent: str = "dataprep"
     """Name in the User-Agent, to which robots.txt and X-Robots-Tag may refer; made of letters, - and _."""
+    consent: Consent = Consent.PUBLISHED
+    agents: tuple[str, ...] = ()
+    """Other agents, as robots.txt names them; a URL that is forbidden to one of them is not fetched."""
     allow_networks: tuple[Network, ...] = ()
     """Networks that may be fetched from although they are not public; link-local and metadata addresses stay
     refused."""
@@ -145,6 +200,10 @@ class Limits:
     """Maximum number of concurrent requests to one host name."""
     host_per_s: float = 16.0
     """Maximum rate of requests to one host name; lower if its robots.txt has a Crawl-delay."""
+    address_connections: int = 32
+    """Maximum number of concurrent requests to the names that share an address."""
+    address_per_s: float = 64.0
+    """Maximum rate of requests to the names that share an address."""
     retries: int = 2
     """Number of retries after 429, or 503 with a Retry-After."""
     retry_after_s: float = 10.0
@@ -162,6 +221,9 @@ class Limits:
             )
         if not _TOKEN.fullmatch(self.agent):
             raise UsageError(f"agent {self.agent!r} has other characters than letters, - and _; choose another name")
+        for agent in self.agents:
+            if not _OTHER_TOKEN.fullmatch(agent):
+                raise UsageError(f"agent {agent!r}: expected a name as robots.txt has it, such as CCBot")
         for field in fields(self):
             value = getattr(self, field.name)
             if (
@@ -190,5 +252,7 @@ class Limits:
             memory_bytes=max(self.memory_bytes // workers, self.body_bytes),
             host_connections=max(self.host_connections // workers, 1),
             host_per_s=self.host_per_s / workers,
+            address_connections=max(self.address_connections // workers, 1),
+            address_per_s=self.address_per_s / workers,
             workers=self.workers * workers,
         )

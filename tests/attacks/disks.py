@@ -187,7 +187,14 @@ def _receipt_that_leads_away(folder: Path) -> str:
     (root.parent / "plan.json").write_text(json.dumps(plan))
     rows = pa.table({"shard": pa.array([0], pa.int32()), "row": pa.array([0], pa.int32())})
     pq.write_table(rows, root / "rows.parquet")
-    fetched = {"attempt": "../home/.ssh", "files": [], "statuses": {}, "reasons": {}, "allow_networks": []}
+    fetched = {
+        "attempt": "../home/.ssh",
+        "files": [],
+        "statuses": {},
+        "reasons": {},
+        "allow_networks": [],
+        "consents": [],
+    }
     receipt = {"index": 0, "split": "train", "split_index": shards, "samples": 1, "num_bytes": 12, "events": []}
     receipt |= {"sha256": "0" * 64, "crc32c": "AAAAAA==", "file": "id_ed25519"}
     receipt["fetched"] = fetched | {"before": {"statuses": {}, "reasons": {}}}

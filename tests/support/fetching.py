@@ -12,7 +12,7 @@ from typing import Any
 
 from dataprep.web.client import fetch_many
 from dataprep.web.politeness import Known
-from dataprep.web.requests import Limits, Outcome, Request, Status
+from dataprep.web.requests import Consent, Limits, Outcome, Request, Status
 from tests.support.web_server import Case, mixture, web_server_process
 
 QUICK = {"read_s": 5.0, "answer_s": 9.0}
@@ -34,6 +34,11 @@ async def fetch_all(urls: Sequence[str], limits: Limits, known: Known | None = N
 def loopback_limits(nameserver: str, **changed: Any) -> Limits:
     """Limits that reach the web on loopback, with patience: whoever waits for hosts that stall is quicker."""
     usual: dict[str, Any] = {"in_flight": 64, "body_bytes": 1 << 20, "host_per_s": 1e3}
+    usual |= {
+        "address_connections": 1_000,
+        "address_per_s": 1e5,
+        "consent": Consent.ROBOTS,
+    }  # all names have one address
     patient = {"connect_s": 100.0, "read_s": 100.0, "answer_s": 200.0, "row_s": 600.0}
     fixed = {"contact": "https://example.org/crawler", "allow_networks": LOOPBACK, "nameservers": (nameserver,)}
     return Limits(**{**fixed, **usual, **patient, **changed})

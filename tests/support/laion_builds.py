@@ -18,7 +18,7 @@ from tests.support.words import replaced
 
 CONTACT = "mailto:tests@example.org"
 LOOPBACK = ("--allow-network", "127.0.0.0/8")
-FAST = ("--host-per-second", "1000")
+FAST = ("--host-per-second", "1000", "--address-per-second", "1000")
 """Gentle to nobody."""
 PATIENT = ("--connect-seconds", "100", "--read-seconds", "100", "--answer-seconds", "200", "--row-seconds", "600")
 QUICK = ("--read-seconds", "5", "--answer-seconds", "9")

@@ -136,6 +136,7 @@ LIMITS = Limits(
     allow_networks=parse_networks(["127.0.0.0/8"]),
     host_connections=32,
     host_per_s=1e4,
+    address_per_s=1e4,
     retries=0,
     connect_s=100.0,
     read_s=100.0,
@@ -144,7 +145,7 @@ LIMITS = Limits(
 )
 WEB = (
     *("--contact", "https://example.org/tests", "--allow-network", "127.0.0.0/8", "--host-connections", 32),
-    *("--host-per-second", 10_000, "--retries", 0),
+    *("--host-per-second", 10_000, "--address-per-second", 10_000, "--retries", 0),
     *("--connect-seconds", 100, "--read-seconds", 100, "--answer-seconds", 200, "--row-seconds", 600),
 )
 """Options by which a command reaches it."""

@@ -103,6 +103,10 @@ class WebServer:
     heads: list[Head] = field(default_factory=list)
     robots: dict[str, str] = field(default_factory=dict)
     """robots.txt of a host, in place of the usual one."""
+    most_of_all: int = 0
+    """Most requests at once, of all hosts."""
+    pages: dict[tuple[str, str], tuple[bytes, Sequence[str]]] = field(default_factory=dict)
+    """Bodies and header lines of answers by host and path, in place of the usual ones."""
     robots_location: str = ""
     """Where every robots.txt redirects to, if anywhere."""
     tls: ssl.SSLContext | None = None
@@ -146,6 +150,7 @@ class WebServer:
         self.begun_s[host].append(asyncio.get_running_loop().time())
         self.at_once[host] += 1
         self.most_at_once[host] = max(self.most_at_once[host], self.at_once[host])
+        self.most_of_all = max(self.most_of_all, sum(self.at_once.values()))
         try:
             if exchange.path != "/robots.txt":
                 await self._others(host)
@@ -160,7 +165,9 @@ class WebServer:
 
     async def _answer(self, exchange: Exchange) -> None:
         sort = exchange.host.partition("-")[0]
-        if exchange.path == "/robots.txt":
+        if page := self.pages.get((exchange.host, exchange.path)):
+            await exchange.send(page[0], *page[1])
+        elif exchange.path == "/robots.txt":
             await self._robots(exchange, sort)
         elif sort == "overloaded":
             await exchange.send(b"much later", "Retry-After: 3600", code=429)

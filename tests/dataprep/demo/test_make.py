@@ -117,7 +117,13 @@ def web_rows(tmp_path_factory):
 def _limits() -> Limits:
     loopback = ipaddress.ip_network("127.0.0.0/8")
     patient = {"connect_s": 100.0, "read_s": 100.0, "answer_s": 200.0, "row_s": 600.0}
-    return Limits(contact="mailto:tests@example.org", allow_networks=(loopback,), host_per_s=1000.0, **patient)
+    return Limits(
+        contact="mailto:tests@example.org",
+        allow_networks=(loopback,),
+        host_per_s=1000.0,
+        address_per_s=1000.0,
+        **patient,
+    )
 
 
 def test_every_row_ends_as_the_demo_says(web_rows):

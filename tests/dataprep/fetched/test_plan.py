@@ -127,7 +127,8 @@ def manifest() -> Manifest:
         plan_hash=HASH,
         order_version=ORDER_VERSION,
         options={
-            "dataset": "laion", "format": "webdataset", "splits": ["train"], "laion": laion, "allow_networks": [],
+            "dataset": "laion", "format": "webdataset", "splits": ["train"], "laion": laion,
+            "allow_networks": [], "consents": [],
         },
         sources=({"split": "train", "name": "t.parquet", "bytes": 9, "rows": 4, "sha256": HASH},),
         codecs={},

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import tarfile
+from datetime import date
 
 import google_crc32c
 import pyarrow.parquet as pq
@@ -35,6 +36,7 @@ from dataprep.fetched.shard import (
 from dataprep.formats.fields import read_fields
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
+from dataprep.web.requests import Evidence, Outcome, Status
 from tests.dataprep.fetched.laion_tables import BODIES, ROWS, answers, collect_rows, make_tables
 from tests.dataprep.fetched.pictures import encoded, photo
 
@@ -80,7 +82,7 @@ def test_the_parquet_has_every_row_and_true_nulls(tmp_path):
     assert table.column("similarity").to_pylist() == [0.3125, 0.3125, None, 0.3125]
     assert table.column("width").to_pylist() == [80, None, 256, 9]
     assert table.column("caption").to_pylist()[2] is None
-    assert table.column_names[-2:] == ["dhash", "duplicate_of"]
+    assert table.column_names[-3:] == ["dhash", "duplicate_of", "consent"]
     assert [len(dhash or "") for dhash in table.column("dhash").to_pylist()] == [16, 0, 16, 16]
 
 
@@ -179,3 +181,21 @@ def test_options_that_do_not_fit_the_table_are_refused(tables, options, format_n
 def test_options_that_fit_the_table_are_accepted(tables):
     refuse_unfit(tables, RowOptions(encode=EncodeOptions(encode_format="webp")), "webdataset")
     refuse_unfit(tables, RowOptions(row_filter=RowFilter(max_punsafe=0.5)), "tfrecord")
+
+
+def test_a_refused_row_keeps_what_was_said_and_nothing_of_its_image(tmp_path):
+    evidence = Evidence("TDMRep", "tdm-reservation: 1", "https://site.test/a.jpg", date(2026, 11, 30), ("RSL",))
+    tables = make_tables(tmp_path, ROWS)
+    rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
+    refused = [Outcome(row, Status.OPT_OUT, evidence.reason, evidence=evidence) for row in range(len(rows))]
+    results = collect(rows, lambda requests: iter(refused), RowOptions(), io.BytesIO())
+    table = pq.read_table(io.BytesIO(rows_parquet(rows, results, schema_with(tables.carried, RowOptions()))))
+    assert count_reasons(results) == {"opt out: TDMRep": len(rows)}
+    assert set(table.column("sha256").to_pylist()) == {None}
+    assert json.loads(table.column("consent")[0].as_py()) == {
+        "signal": "TDMRep",
+        "text": "tdm-reservation: 1",
+        "url": "https://site.test/a.jpg",
+        "day": "2026-11-30",
+        "despite": ["RSL"],
+    }

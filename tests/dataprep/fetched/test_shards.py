@@ -56,6 +56,7 @@ def build(web, folder, name, engine):
         allow_networks=parse_networks(["127.0.0.0/8"]),
         host_connections=64,
         host_per_s=1e4,
+        address_per_s=1e4,
         connect_s=600.0,
         read_s=600.0,
         answer_s=600.0,

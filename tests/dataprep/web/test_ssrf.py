@@ -16,7 +16,7 @@ from urllib.parse import quote
 import pytest
 
 from dataprep.web.client import checked_socket
-from dataprep.web.requests import Limits, Outcome, Status
+from dataprep.web.requests import Consent, Limits, Outcome, Status
 from tests.support.fetching import fetch_all
 from tests.support.hostile_urls import ADDRESSES, BAD, HOSTS
 from tests.support.name_server import name_server
@@ -84,7 +84,11 @@ def outside() -> Iterator[WebServer]:
         yield server
 
 
-def fetch(url: str, answer: Callable[[str, int], Sequence[str] | None] = lambda name, before: []) -> Outcome:
+def fetch(
+    url: str,
+    answer: Callable[[str, int], Sequence[str] | None] = lambda name, before: [],
+    consent: Consent = Consent.ROBOTS,
+) -> Outcome:
     """One outcome, with a name server that says what it is told; only `OUTSIDE` is allowed, if anything is."""
     allowed = (ipaddress.ip_network(OUTSIDE),) if "site.test" in url else ()
     with name_server(answer) as names:
@@ -92,6 +96,7 @@ def fetch(url: str, answer: Callable[[str, int], Sequence[str] | None] = lambda 
             contact="https://example.org/",
             nameservers=(names.address,),
             allow_networks=allowed,
+            consent=consent,
             connect_s=60.0,
             read_s=60.0,
         )
@@ -214,3 +219,10 @@ def test_no_socket_is_made_for_the_trap_whatever_led_to_it(trap, address):
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with pytest.raises(PermissionError, match="is"):
         checked_socket((family, socket.SOCK_STREAM, 0, "", (address, trap.port)), ())
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "169.254.169.254", "::1"])
+def test_a_licence_at_the_trap_is_not_asked_for(trap, outside, address):
+    outside.robots["site.test"] = f"License: http://{host_of(address)}:{trap.port}/rsl.xml\nUser-agent: *\nAllow: /\n"
+    outcome = fetch(outside.url("/image/1", "site.test"), lambda name, before: [OUTSIDE], Consent.PUBLISHED)
+    assert outcome.status is Status.SUCCESS
