@@ -22,7 +22,7 @@ def call(function: str, *arguments: Any, options: Any = None) -> Any:
 
     Args:
         function: Such as `take`.
-        arguments: Its arrays and tables.
+        arguments: Arrays and tables to call it with.
         options: An object such as `pyarrow.compute.CastOptions`; None for the defaults.
     """
     from pyarrow._compute import call_function
