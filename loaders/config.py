@@ -559,6 +559,11 @@ class LoaderConfig:
         }
 
 
+OF_PIXELS = (
+    *("image_size", "augment", "scale", "ratio", "flip", "clip_crop", "resize"),
+    *("packs", "views", "transform", "decoder"),
+)
+"""Parts of a sequence that decide what is made of an image, not which image comes when."""
 _IGNORED_BY_PACKS = ("image_size", "scale", "ratio", "clip_crop", "resize")
 """Settings that packs ignore."""
 _SINGLE_VIEW_ONLY = ("image_size", "scale")

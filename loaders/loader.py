@@ -18,17 +18,17 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from operator import index as whole_number
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, Unpack, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast, runtime_checkable
 
 from dataprep.arrays import np
-from dataprep.dataset.documents import differences
+from dataprep.dataset.documents import MAX_COUNT, convert, differences
 from dataprep.errors import UsageError
 from dataprep.messages import counted, quoted
-from loaders.config import LoaderConfig, LoaderSettings, SharedSettings, Views, check_names, checked_groups
+from loaders.config import OF_PIXELS, LoaderConfig, LoaderSettings, SharedSettings, Views, check_names, checked_groups
 from loaders.decode.decoders import open_decoder, warn_of_libraries
 from loaders.decode.seeding import check_program, end_if_worker
 from loaders.engine.batch import (
@@ -43,7 +43,7 @@ from loaders.engine.batch import (
     ViewIdentity,
 )
 from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats, open_tracer, trace_batch
-from loaders.order import Order, check_budget, check_world, samples_per_block
+from loaders.order import Batches, Order, check_budget, check_world, samples_per_block
 from loaders.packs import Packs
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ _NEW_ORDER_ADVICE = (
     '("PyTorch" in docs/loaders.md shows how)'
 )
 """Advice for a state of another build of the dataset."""
-_OF_DATA = Data.__annotations__.keys()
+OF_DATA = Data.__annotations__.keys()
 """Parts of a sequence that may change within a run."""
 _SINGLE_VIEW_ONLY = LoaderSettings.__annotations__.keys() - SharedSettings.__annotations__.keys()
 """Settings of a single view of an image."""
@@ -326,6 +326,7 @@ class Loader:
     @order.setter
     def order(self, order: Order) -> None:
         self._known = order
+        self.__dict__.pop("_sequence", None)
 
     @property
     def epoch(self) -> int:
@@ -395,8 +396,7 @@ class Loader:
         self.dataset = grown(self.dataset)
         self._growth = self.dataset.growth
         self.index = self.dataset.open_index(self.config.deadline_s)
-        self._known = self._order()
-        self.__dict__.pop("_sequence", None)
+        self.order = replace(self._order(), resized=self._known.resized)
         if self._growth is None:
             growth.close()
         return True
@@ -427,22 +427,24 @@ class Loader:
         images of a pack's rows have another order.
 
         Args:
-            batch: Number of the batch, counted over all epochs: `batch.state["position"] // batch_size - 1`.
+            batch: Number of the batch, counted over all epochs: `order.batch_at(batch.state["position"]) - 1`.
         """
-        size = self.config.batch_size
-        return range(batch * size + self.config.rank, (batch + 1) * size, self.config.world_size)
+        start = self._known.batch_start
+        return range(start(batch) + self.config.rank, start(batch + 1), self.config.world_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch; an evaluation has one epoch, and stays where it is.
 
-        An epoch that an earlier revision or view has begun begins again, with all images of this one.
+        An epoch that began with another revision, view or batch size begins again, with all images of this one.
         """
         if self.config.shuffle:
             self._go_to(self.order_from(epoch).first_batch(epoch))
 
     def order_from(self, epoch: int) -> Order:
         """Return the order that has an epoch's first batch: of a new run if the order of this one has it no more."""
-        if self._earlier and epoch < self.order.first_epoch:
+        order = self.order
+        if (self._earlier and epoch < order.first_epoch) or order.first_position(epoch) < order.batches[0].position:
+            self._end_producer()
             self.order, self._earlier = self._order(), ()
         return self.order
 
@@ -451,44 +453,48 @@ class Loader:
         on."""
         state: LoaderState = {
             "state_version": STATE_VERSION,
-            "position": self._batch * self.config.batch_size,
+            "position": self._known.batch_start(self._batch),
             "epoch": self.epoch,
             "sequence": self._sequence,
         }
+        if self._known.resized:
+            number, position, _ = self._known.batches_with(self._batch)
+            state["batches"] = [number, position]
         return {**state, "earlier": list(self._earlier)} if self._earlier else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue after the batch of a state, which may come from another number of ranks.
+        """Continue after the batch of a state, which may come from another number of ranks, with another size of
+        batches, or of other pixels of the same images, such as another `image_size` or `transform`.
 
-        A training also continues from an earlier revision of the dataset, and through another view: what is left of its
-        epoch comes once, without images that were removed or are not in the view; others are added from the next
-        epoch on. A line on stderr says how many.
+        The sequence of images goes on, whatever the batches. A training also continues from an earlier revision of the
+        dataset, and through another view: what is left of its epoch comes once, without images that were removed or are
+        not in the view; others are added from the next epoch on. A line on stderr says how many.
 
         Raises:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
         self._check_state(state)
-        batch = self._batch_after(state)
-        if self._is_changed(state) or state.get("earlier") or self._earlier:
-            self._resume(state, batch)
+        batches, batch = self._batches_after(state)
+        order, earlier = self._order_after(state)
+        order = replace(order, resized=batches)
+        if order != self._known:
+            self._end_producer()
+            self.order = order
         self._go_to(batch)
-        self._start = self._batch
+        self._earlier, self._start = earlier, batch
 
-    def _resume(self, state: Mapping[str, Any], batch: int) -> None:
-        """Take the order of a run over these data, earlier revisions of them, or other views."""
+    def _order_after(self, state: Mapping[str, Any]) -> tuple[Order, tuple[EarlierData, ...]]:
+        """Return the order of a run over these data, earlier revisions of them, or other views; and what it was loaded
+        from before."""
+        if not (self._is_changed(state) or state.get("earlier") or self._earlier):
+            return self._known, ()
         from loaders.engine.resumption import resumed  # here: few runs go through changes
 
-        found = resumed(
-            self.dataset,
-            self._order(),
-            {name: self._sequence[name] for name in _OF_DATA},  # type: ignore[arg-type]
-            {**state, "position": batch * self.config.batch_size},
-        )
-        if found.order != self._known:
-            self._end_producer()
-        self.order, self._earlier = found.order, found.earlier
+        data: Data = {name: self._sequence[name] for name in OF_DATA}  # type: ignore[assignment]
+        found = resumed(self.dataset, self._order(), data, state)
         if found.message and self.config.rank == 0:
             print(found.message, file=sys.stderr)
+        return found.order, found.earlier
 
     def _is_changed(self, state: Mapping[str, Any]) -> bool:
         """Whether a state is of another revision or view of the same build."""
@@ -515,33 +521,59 @@ class Loader:
 
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Return to a state of this loader, for adapters that took batches ahead; an evaluation still starts again."""
-        self._go_to(self._batch_after(state))
+        self._go_to(self._known.batch_at(state["position"]))
 
-    def _batch_after(self, state: Mapping[str, Any]) -> int:
-        """Return the number of the batch after a state.
+    def _batches_after(self, state: Mapping[str, Any]) -> tuple[tuple[Batches, ...], int]:
+        """Return the sizes of the batches after a state, () if they never changed, and the number of the next one.
 
         Raises:
-            UsageError: The position is not one between two batches.
+            UsageError: The position is not one between two batches, or not one of an evaluation with this batch size.
         """
-        found, size = state.get("position"), self.config.batch_size
-        try:
-            position = whole_number(cast(SupportsIndex, found))
-        except TypeError:
-            position = -1
-        if position < 0 or position % size:
+        position, size, then = state["position"], self.config.batch_size, self._reached(state)["batch_size"]
+        first, start = state.get("batches", (0, 0))
+        done, rest = divmod(position - start, then)
+        if rest or done < 0:
             raise UsageError(
-                f"the state's position must be a multiple of the batch of {size:,}, got {quoted(found)}; "
+                f"the state's position must be {start:,} and a multiple of the batch of {then:,}, got {position:,}; "
                 "take the state of a loader"
             )
-        return position // size
+        if self.config.shuffle:
+            batches = Batches(first, start, size) if then == size else Batches(first + done, position, size)
+            return () if batches == Batches(0, 0, size) else (batches,), first + done
+        if position % size:
+            raise UsageError(
+                f"{self.dataset.data_url}: an evaluation goes on after whole batches, and the state's {position:,} "
+                f"images are not a multiple of {size:,}; use its batch_size of {then:,}, or begin again without it"
+            )
+        return (), position // size
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
-        """Raise UsageError if a state belongs to another sequence."""
+        """Raise UsageError if a state is damaged or belongs to another sequence."""
         if not isinstance(state, Mapping) or not isinstance(state.get("sequence", {}), Mapping):
             raise UsageError(f"a state is what state_dict() returned, got {quoted(state)}")
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
+        convert(dict(state), LoaderState, where="the state", advice="take the state of a loader", error=UsageError)
         self.check_build(state)
+        ours, theirs = self._compared(state)
+        batch = theirs.pop("batch_size", None)
+        if not isinstance(batch, int) or not 1 <= batch < MAX_COUNT:
+            raise UsageError(f"the state's batch_size must be a number of images, got {quoted(batch)}")
+        del ours["batch_size"]
+        of_pixels = (
+            {name: ours.pop(name, None) for name in OF_PIXELS},
+            {name: theirs.pop(name, None) for name in OF_PIXELS},
+        )
+        if lines := differences(ours, theirs, where="in the state"):
+            what = "; ".join(lines)
+            raise UsageError(
+                f"{self.dataset.data_url}: the state is of another sequence: {what}; use the same settings"
+            )
+        if (lines := differences(*of_pixels, where="in the state")) and self.config.rank == 0:
+            print(f"{self.dataset.data_url}: goes on with other images: {'; '.join(lines)}", file=sys.stderr)
+
+    def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return our sequence and a state's, without what may differ."""
         ours, theirs = dict(self._sequence), dict(self._reached(state))
         if self._is_changed(state):
             if not self.config.shuffle:
@@ -549,13 +581,8 @@ class Loader:
                     f"{self.dataset.data_url}: the state is of another revision or view, through which an evaluation "
                     "does not go on; begin it again, without the state"
                 )
-            ours, theirs = ({name: part[name] for name in part if name not in _OF_DATA} for part in (ours, theirs))
-        lines = differences(ours, theirs, where="in the state")
-        if lines:
-            what = "; ".join(lines)
-            raise UsageError(
-                f"{self.dataset.data_url}: the state is of another sequence: {what}; use the same settings"
-            )
+            ours, theirs = ({name: part[name] for name in part if name not in OF_DATA} for part in (ours, theirs))
+        return ours, theirs
 
     def _reached(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the sequence of a state. If it was made when fewer images were known, it is the beginning of this one;
@@ -649,7 +676,7 @@ class Loader:
 
     def _end_of_epoch(self) -> int:
         if self._growth is not None:
-            return self._known.num_samples // self.config.batch_size  # a batch is never cut
+            return self._known.batch_at(self._known.num_samples)  # a batch is never cut
         return self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
 
     def _order(self) -> Order:
@@ -799,13 +826,11 @@ SHOWN_DIGITS = 12
 
 
 def other_builds(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return a line for each dataset that has the same name in a state but is another build; in a mixture, which does
-    not go on through changes, also for each of another revision or view."""
-    decisive = slice(None) if "datasets" in ours else slice(1)
+    """Return a line for each dataset that has the same name in a state but is another build."""
     return [
         f"{label}{_described(before, 'then')}, {_described(now, 'now')}"
         for label, now, before in _pairs(ours, theirs)
-        if _identity(now) and _identity(before) and _identity(now)[decisive] != _identity(before)[decisive]
+        if _identity(now) and _identity(before) and _identity(now)[0] != _identity(before)[0]
     ]
 
 

@@ -5,7 +5,8 @@
     blocks                    c consecutive samples of one shard, one range of its file; every pass permutes them again
     K streams                 position p is the next sample of stream p % K; each owns its part of the permuted blocks
     windows                   w pieces of a stream at a time, whose samples are sorted by random words
-    batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r
+    batch g                   positions [g*B, (g+1)*B); rank r of W takes those with G % W == r; after a change of B
+                              at position P, batches and ranks are counted from there
     laps                      a pass is one lap of all shards; where some shards were known first, pass 0 is several
     continued                 after a change of the dataset or view, first a lap for what is left of each pass
 
@@ -97,6 +98,16 @@ class Lap(NamedTuple):
     """A bit for each sample of all shards, the lowest of a byte first: whether it is in the lap; None: all are."""
 
 
+class Batches(NamedTuple):
+    """Batches of one size, from one of them on."""
+
+    number: int
+    """Number of the first one."""
+    position: int
+    """First position of that one."""
+    size: int
+
+
 class Epochs(NamedTuple):
     """Epochs of one length, from one of them on."""
 
@@ -121,6 +132,9 @@ class Order:
     seed: int
     global_batch: int
     """B: samples in one step, over all ranks."""
+    resized: tuple[Batches, ...] = ()
+    """Batches of each size from the position at which a run goes on with another one; (): all from position 0 are of
+    `global_batch`."""
     samples_per_block: int
     """c: maximum number of samples in a block."""
     passes: int = 1
@@ -196,13 +210,32 @@ class Order:
         purpose = "load" if number == len(self.heads) else f"load/head/{number}"
         return Lap(cuts[number], cuts[number + 1], first_shard, stop_shard, 0, purpose)
 
+    @property
+    def batches(self) -> tuple[Batches, ...]:
+        """Batches of each size, the earliest first."""
+        return self.resized or (Batches(0, 0, self.global_batch),)
+
+    def batches_with(self, batch: int) -> Batches:
+        """Return the batches of the size of one of them; of an earlier one, those of the first size."""
+        return next((each for each in reversed(self.batches) if batch >= each.number), self.batches[0])
+
+    def batch_start(self, batch: int) -> int:
+        """Return the first position of a batch."""
+        number, position, size = self.batches_with(batch)
+        return position + (batch - number) * size
+
+    def batch_at(self, position: int) -> int:
+        """Return the number of the batch that holds a global position."""
+        found = next((each for each in reversed(self.batches) if position >= each.position), self.batches[0])
+        return found.number + (position - found.position) // found.size
+
     def first_batch(self, epoch: int) -> int:
         """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped.
 
         Raises:
             UsageError: There is no such epoch.
         """
-        return self.first_position(epoch) // self.global_batch
+        return self.batch_at(self.first_position(epoch))
 
     def first_position(self, epoch: int) -> int:
         """Return an epoch's first position.
@@ -231,23 +264,28 @@ class Order:
         Raises:
             UsageError: There is no such epoch.
         """
-        epochs = self._epochs_of(epoch)
-        start, steps = self._in_batches(epochs)
-        return start + (epoch - epochs.first) * steps
+        first, start, steps = self._in_batches(self._epochs_of(epoch))
+        return start + (epoch - first) * steps
 
     def equal_epoch_of(self, batch: int) -> int:
         """Return the epoch that a batch belongs to if each epoch has `equal_steps` batches."""
-        epochs = next(each for each in reversed(self.all_epochs) if batch >= self._in_batches(each)[0])
-        start, steps = self._in_batches(epochs)
-        return epochs.first + (batch - start) // steps
+        last = self.batches[-1].position
+        epochs = reversed(self.all_epochs)
+        found = next(each for each in epochs if each.start <= last or batch >= self._in_batches(each)[1])
+        first, start, steps = self._in_batches(found)
+        return first + (batch - start) // steps
 
-    def _in_batches(self, epochs: Epochs) -> tuple[int, int]:
-        """Return the first batch of epochs, and the batches of each, if all have the same number of batches."""
-        return -(-epochs.start // self.global_batch), -(-epochs.samples // self.global_batch)
+    def _in_batches(self, epochs: Epochs) -> tuple[int, int, int]:
+        """Return the first of some epochs that begins with batches of the last size, its first batch, and the batches
+        of each, if all have the same number of batches."""
+        number, position, size = self.batches[-1]
+        before = max(0, -(-(position - epochs.start) // epochs.samples))
+        start = number - (position - epochs.start - before * epochs.samples) // size
+        return epochs.first + before, start, -(-epochs.samples // size)
 
     def epoch_of(self, batch: int) -> int:
         """Return the epoch that a batch belongs to."""
-        return self.epoch_at((batch + 1) * self.global_batch - 1)
+        return self.epoch_at(self.batch_start(batch + 1) - 1)
 
     def epoch_at(self, position: int) -> int:
         """Return the epoch that a global position belongs to."""
@@ -286,7 +324,7 @@ class Order:
             UsageError: There is no such rank, or the number of ranks does not divide the batch.
         """
         check_world(self.global_batch, rank, world_size)
-        return self.every(world_size, batch * self.global_batch + rank)
+        return self.every(world_size, self.batch_start(batch) + rank)
 
     def every(self, world_size: int, position: int) -> Iterator[Pick]:
         """Yield the samples at a position and at every `world_size`-th position after it, without end."""
@@ -358,7 +396,7 @@ def check_world(global_batch: int, rank: int, world_size: int) -> None:
         raise UsageError(
             f"a batch of {global_batch} cannot be shared by {world_size} ranks; give "
             f"{_ranks_that_share(global_batch, world_size)}, or a batch_size that {world_size} divides "
-            "(a saved state keeps its batch_size)"
+            "(a saved state goes on with either)"
         )
 
 

@@ -389,8 +389,7 @@ class Steps:
         order, config = self._loader.order, self._loader.config
         stop = order.first_equal_batch(self._step // len(self) + 1) if config.shuffle else len(self)
         while self._step < stop:
-            first = self._step * config.batch_size
-            positions = range(first + config.rank, first + config.batch_size, config.world_size)
+            positions = self._loader.positions(self._step)
             self._step += 1
             self._start = 0
             yield [each if config.shuffle or each < order.num_samples else PADDING for each in positions]
@@ -400,13 +399,13 @@ class Steps:
     def set_epoch(self, epoch: int) -> None:
         """Go to the first step of an epoch."""
         if self._loader.config.shuffle:
-            self._step = self._loader.order.first_equal_batch(epoch)
+            self._step = self._loader.order_from(epoch).first_equal_batch(epoch)
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last step that was taken."""
         return {
             **self._loader.state_dict(),
-            "position": self._step * self._loader.config.batch_size,
+            "position": self._loader.order.batch_start(self._step),
             "epoch": self.epoch,
         }
 
@@ -423,4 +422,4 @@ class Steps:
                 f"{self._loader.dataset.data_url}: the state's run goes through another revision or view, which only "
                 "the batches of open_loader do; continue it with them, or begin a new run without the state"
             )
-        self._step = self._start = self._loader.state_dict()["position"] // self._loader.config.batch_size
+        self._step = self._start = self._loader.order.batch_at(self._loader.state_dict()["position"])

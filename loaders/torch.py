@@ -142,7 +142,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
     @property
     def _step(self) -> int:
         """Number of the next batch of a training, counted over all epochs."""
-        return self._loader.state_dict()["position"] // self._loader.config.batch_size
+        return self._loader.order.batch_at(self._loader.state_dict()["position"])
 
     @property
     def epoch(self) -> int:
@@ -152,8 +152,8 @@ class TorchBatches(IterableDataset[TorchBatch]):
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch."""
         if self._loader.config.shuffle:
-            first = self._loader.order_from(epoch).first_equal_batch(epoch)
-            self._loader.rewind({"position": first * self._loader.config.batch_size})
+            order = self._loader.order_from(epoch)
+            self._loader.rewind({"position": order.batch_start(order.first_equal_batch(epoch))})
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, for any number of ranks."""

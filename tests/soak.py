@@ -46,6 +46,7 @@ from tests.support.faults import linked_copy, plant
 from tests.support.fetching import fetch_mixture
 from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
+from tests.support.histories import history, revisions
 from tests.support.hostile import HOSTILE
 from tests.support.hostile_build import fault_of
 from tests.support.jpeg_crops import compare_crops
@@ -426,6 +427,21 @@ def _load_resume(number: int, folder: Path) -> str:
 def living() -> Iterator[Case]:
     for number in range(200):
         yield f"history {number}", partial(_living, number)
+
+
+@cache
+def _revisions() -> dict[str, list[str]]:
+    return revisions(Path(tempfile.mkdtemp(prefix="soak-histories-")))
+
+
+def histories() -> Iterator[Case]:
+    for number in range(500):
+        yield f"history {number}", partial(_history, number)
+
+
+def _history(number: int, folder: Path) -> str:
+    samples, state_bytes = history(random.Random(number), _revisions())
+    return f"{samples} samples, none twice or skipped; largest state {state_bytes} bytes"
 
 
 def _living(number: int, folder: Path) -> str:
@@ -907,6 +923,7 @@ SHOWS = {
     "planted-modules": planted_modules,
     "load-resume": load_resume,
     "living": living,
+    "histories": histories,
     "mixtures": mixtures,
     "load-memory": load_memory,
     "load-transforms": load_transforms,

@@ -450,9 +450,9 @@ class FinetuneTask(ClassifierTask):
 
     best: BestAccuracy
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Evaluate, and add `best_accuracy`."""
-        found = super().evaluate()
+        found = super().evaluate(is_stopped)
         return self.best.judge(found) if found else found
 
 

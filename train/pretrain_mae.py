@@ -117,12 +117,14 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
 
     data = flags.open_data()
     flags = flags.fitted_to(data.epoch_images, devices)
+    loader = _open_loader(flags, data, devices, None)
     return JaxRun(
         flags=flags,
         devices=devices,
         task=MAETask(
             model=MaskedAutoencoder(config, flags.computation(devices, flags.precision, remat=flags.grad_ckpt)),
             masks=_masks(flags, config),
+            loader=loader,
             seed=flags.seed,
         ),
         settings=Settings(
@@ -134,7 +136,7 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
             seed=flags.seed,
         ),
         schedule=flags.schedule(),
-        loader=_open_loader(flags, data, devices, None),
+        loader=loader,
     ).open()
 
 

@@ -8,6 +8,7 @@ Shapes: N images of this host, H x W pixels, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -198,9 +199,9 @@ class ResNetTask(ClassifierTask):
     logs: Logs
     shows_metrics: bool
 
-    def evaluate(self) -> dict[str, float]:
+    def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Evaluate as every classifier does, and print XLA's counters if they are wanted."""
-        found = super().evaluate()
+        found = super().evaluate(is_stopped)
         if self.shows_metrics:
             self.logs.tell(self.runtime.metrics())
         return found
@@ -211,7 +212,7 @@ class ResNetTask(ClassifierTask):
         Raises:
             DataprepError: The accuracy is below the target.
         """
-        percent = 100 * super().evaluate()["accuracy"]
+        percent = 100 * (super().evaluate() or {})["accuracy"]
         if percent < target_percent:
             raise DataprepError(
                 f"accuracy {percent:.2f} %, `target_accuracy` {target_percent:g} %; train longer, or see the losses"

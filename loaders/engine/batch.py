@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVa
 from msgspec import Meta
 
 from dataprep.arrays import NDArray, np
-from dataprep.dataset.documents import Count
+from dataprep.dataset.documents import MAX_COUNT, Count
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.order import Order, Pick, stored_picks
@@ -25,15 +25,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+MAX_CHANGES = 1_000
+"""Maximum number of changes of a run's data: its state lists all."""
+
+
 class MixtureChange(TypedDict):
     """Weights of a mixture's datasets from a position on."""
 
-    start: int
+    start: Count
     """Images of all ranks before the position."""
-    weights: list[int]
-    """Weight of each dataset as a whole number, in the order of the mixture."""
-    counts: list[int]
+    weights: list[Count]
+    """Weight of each dataset as a whole number, in the order of the run's datasets."""
+    counts: list[Count]
     """Images of each dataset before the position."""
+    epoch_samples: NotRequired[Annotated[int, Meta(ge=1, lt=MAX_COUNT)]]
+    """Images in each epoch that begins from there on, if that is not the mixture's last number."""
 
 
 class ViewIdentity(TypedDict):
@@ -75,14 +81,16 @@ class LoaderState(TypedDict):
     """Place where a loader continues, as values of JSON."""
 
     state_version: int
-    position: int
+    position: Count
     """Images of all ranks before the next batch, counted over all epochs."""
-    epoch: int
-    sequence: dict[str, object]
+    epoch: Count
+    sequence: dict[str, Any]
     """Everything that the sequence of batches depends on."""
-    earlier: NotRequired[list[EarlierData]]
+    batches: NotRequired[Annotated[list[Count], Meta(min_length=2, max_length=2)]]
+    """Number and first position of the first batch of this size, if the run began with another one."""
+    earlier: NotRequired[Annotated[list[EarlierData], Meta(max_length=MAX_CHANGES)]]
     """What the run was loaded from before, if that was another revision or view."""
-    mixture: NotRequired[list[MixtureChange]]
+    mixture: NotRequired[Annotated[list[MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]]
     """The weights of a mixture, each with its first position."""
 
 
@@ -194,7 +202,7 @@ class BatchPlan:
     @property
     def num_batches(self) -> int:
         """Number of batches in an evaluation; the last one is padded with rows that hold no sample."""
-        return -(-self.order.num_samples // self.order.global_batch)
+        return self.order.batch_at(self.order.num_samples - 1) + 1
 
     @property
     def batches_left(self) -> int | None:
@@ -203,16 +211,21 @@ class BatchPlan:
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
         """Yield for each batch its rows with their samples; padding rows are left out."""
-        batch_size, number = self.order.global_batch, self.first_batch
+        number, first, size = self.first_batch, self.order.batch_start(self.first_batch), self._size
         batch: list[tuple[int, Pick]] = []
         for pick in self._picks():
-            while pick.position >= (number + 1) * batch_size:
+            while pick.position >= first + size:
                 yield batch
-                batch, number = [], number + 1
-            batch.append((self._place(pick.position % batch_size // self.world_size), pick))
+                batch, number, first = [], number + 1, first + size
+            batch.append((self._place((pick.position - first) // self.world_size), pick))
         for _ in range(number, self.num_batches):
             yield batch
             batch = []
+
+    @property
+    def _size(self) -> int:
+        """Images of a batch, over all ranks."""
+        return self.order.batches_with(self.first_batch).size
 
     def _place(self, image: int) -> int:
         """Return the place of the rank's i-th image of a batch, counted row by row: each row takes one after the other.
@@ -220,14 +233,14 @@ class BatchPlan:
         So a row holds every R-th image of the global batch, where R is its number of rows, and a rank that has every
         W-th row reads the same samples as one that has every W-th image.
         """
-        rows = self.order.global_batch // self.world_size // self.row_images
+        rows = self._size // self.world_size // self.row_images
         return image % rows * self.row_images + image // rows
 
     def _picks(self) -> Iterator[Pick]:
-        rows = self.order.global_batch // self.world_size
-        row = self.first_batch * rows  # number of the row in the rank's own sequence
+        number, first, size = self.order.batches_with(self.first_batch)
+        row = (self.first_batch - number) * size // self.world_size  # in the rank's own sequence
         row += (self.part - row) % self.parts
-        position, step = row * self.world_size + self.rank, self.world_size * self.parts
+        position, step = first + row * self.world_size + self.rank, self.world_size * self.parts
         if self.shuffle:
             return self.order.every(step, position)
         counts, at_once = self.order.shard_samples, self.order.samples_per_block

@@ -24,11 +24,9 @@ from dataprep.dataset.views import Kept, find_view, kept_of
 from dataprep.errors import UsageError
 from dataprep.storage import open_storage
 from loaders.dataset import Dataset
-from loaders.engine.batch import Data, EarlierData
+from loaders.engine.batch import MAX_CHANGES, Data, EarlierData
 from loaders.order import Epochs, Order, continued
 
-MAX_CHANGES = 1_000
-"""Maximum number of changes of a run: its state lists all."""
 _ADVICE = "take the state of a loader"
 _NEW_RUN = "or load the weights of the model alone, without this state"
 _NONE = np.empty(0, np.int64)

@@ -5,26 +5,28 @@ A plan shares the positions of the mixture's order out among ranks and batches.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from os import PathLike
-from typing import Annotated, Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
 from msgspec import Meta
 
 from dataprep.arrays import NDArray, np
-from dataprep.dataset.documents import Count, convert
+from dataprep.dataset.documents import MAX_COUNT, Count, convert
 from dataprep.dataset.manifest import no_dataset, read_manifest
 from dataprep.errors import UsageError
 from dataprep.messages import quoted, shortened
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, open_dataset
-from loaders.engine.batch import BatchPlan, LoaderState
+from loaders.engine.batch import BatchPlan, Data, EarlierData, LoaderState, MixtureChange
+from loaders.engine.resumption import resumed
 from loaders.fetch.index import DEADLINE_S, with_deadline
-from loaders.loader import Loader, PackLoader, ViewLoader, identity_of, order_of
+from loaders.loader import OF_DATA, Loader, PackLoader, ViewLoader, identity_of, order_of
 from loaders.mixtures.dataset import (
     MAX_DATASETS,
     Labels,
@@ -84,10 +86,11 @@ class MixedPackPlan(_MixedBatches):
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
         """Yield for each batch the places of this process's images with their samples."""
-        lookups, size = [Lookup(member.order) for member in self.order.members], self.order.global_batch
+        lookups = self.order.lookups()
         for number in self._numbers():
-            positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
-            own, rank = np.divmod(positions % size, self.world_size)
+            first = self.order.batch_start(number)
+            positions, members, indexes = self.order.origins(first, first + self._size)
+            own, rank = np.divmod(positions - first, self.world_size)
             batch = []
             for at in np.flatnonzero((rank == self.rank) & (own % self.parts == self.part)).tolist():
                 pick = lookups[members[at]].at(int(indexes[at]))
@@ -113,8 +116,8 @@ class MixedPlan(_MixedBatches):
 
     def share(self, number: int) -> Share:
         """Return the rank's samples of one batch, over all of its processes."""
-        size, world_size = self.order.global_batch, self.world_size
-        positions, members, indexes = self.order.origins(number * size, (number + 1) * size)
+        first, size, world_size = self.order.batch_start(number), self._size, self.world_size
+        positions, members, indexes = self.order.origins(first, first + size)
         home = indexes % world_size
         return Share(positions, members, indexes, home, shared_out(home, world_size, size // world_size) == self.rank)
 
@@ -141,7 +144,8 @@ class _Source:
     """The samples of one dataset for one process of a rank."""
 
     def __init__(self, plan: MixedPlan, number: int) -> None:
-        self._order = plan.order.members[number].order
+        order = plan.order.members[number].order
+        self._order = plan.order if order is None else order  # no position is of a dataset that was taken out
         self._step = plan.world_size * plan.parts
         self._at_home: Iterator[Pick] | None = None
         self._lookup: Lookup | None = None
@@ -247,6 +251,7 @@ class MixtureLoader(Loader):
 
     dataset: MixedDataset
     index: MixedIndex
+    _whole_batches = False
 
     def __init__(self, dataset: MixedDataset, spec: MixtureSpec, config: LoaderConfig) -> None:
         self._spec = spec
@@ -255,6 +260,7 @@ class MixtureLoader(Loader):
 
     def end_with_a_whole_batch(self) -> None:
         """Leave out the last batch if the mixture ends within it: a training does not take rows without a sample."""
+        self._whole_batches = True
         if isinstance(self.order, MixedOrder):
             self.order = replace(self.order, whole_batches=True)
 
@@ -265,70 +271,137 @@ class MixtureLoader(Loader):
             return super().positions(batch)
         share = plan.share(batch)
         found: list[int] = share.positions[share.is_mine].tolist()
-        last = (batch + 1) * self.config.batch_size - 1
+        last = self.order.batch_start(batch + 1) - 1
         return found + [last] * (self.config.rows - len(found))
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, with the weights since the first one."""
         state = super().state_dict()
         if isinstance(self.order, MixedOrder):
-            state["mixture"] = [
-                {"start": change.start, "weights": list(change.weights), "counts": list(change.counts)}
-                for change in self.order.changes
-            ]
+            state["mixture"] = [self._change(change) for change in self.order.changes]
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue after the batch of a state, which may come from other weights: this loader's weights hold from there
-        on.
+    def _change(self, change: Change) -> MixtureChange:
+        start, weights, counts, epoch_samples = change
+        found: MixtureChange = {"start": start, "weights": list(weights), "counts": list(counts)}
+        if epoch_samples != self.order.epoch_samples:
+            found["epoch_samples"] = epoch_samples
+        return found
 
-        Raises:
-            UsageError: The state belongs to another sequence, or its weights are malformed.
-        """
-        if not isinstance(self.order, MixedOrder):
-            super().load_state_dict(state)
-            return
-        self._check_state(state)
-        batch = self._batch_after(state)
-        position = batch * self.config.batch_size
-        then = replace(self.order, changes=_changes(state.get("mixture"), len(self._spec.sources)))
-        changes = then.changed(position, self._spec.weights)
+    def order_from(self, epoch: int) -> Order:
+        """Return the order that has an epoch's first batch: of a new run if datasets were taken out since."""
+        order = self.order
+        if isinstance(order, MixedOrder) and order.first_position(epoch) < order.changes[-1].start:
+            self.order = self._order() if any(each.order is None for each in order.members) else order
+        return super().order_from(epoch)
+
+    def _order_after(self, state: Mapping[str, Any]) -> tuple[Order, tuple[EarlierData, ...]]:
+        """Return the order of a run that goes on with this loader's datasets and weights: datasets that the state's run
+        has had count from where they were, also those that are not in this mixture."""
+        now = self._order()
+        if not isinstance(now, MixedOrder):
+            return super()._order_after(state)
+        theirs, position, own = _datasets_of(state), state["position"], {each.name: each for each in now.members}
+        members = tuple(own.get(name) or _taken_out(name, each) for name, each in theirs.items())
+        members += tuple(member for name, member in own.items() if name not in theirs)
+        if len(members) > MAX_DATASETS:
+            raise UsageError(f"{self.dataset.data_url}: {len(members)} datasets in a run, expected {MAX_DATASETS}")
+        then = replace(now, members=members, changes=_changes(state, len(members)))
+        if (wrong := then.wrong_change()) is not None:
+            raise UsageError(
+                f"the state's mixture: the counts {list(wrong.counts)} at position {wrong.start:,} do not follow from "
+                "the weights before; take the state of a loader"
+            )
+        weights = dict(zip(own, now.changes[0].weights, strict=True))
+        changes = then.changed(position, tuple(weights.get(each.name, 0) for each in members), now.epoch_samples)
         if len(changes) > MAX_CHANGES:
             raise UsageError(
                 f"{self.dataset.data_url}: the weights would change for the {len(changes) - 1}th time; a state holds "
                 f"{MAX_CHANGES - 1} changes, resume with the weights that the state has"
             )
-        if changes != self.order.changes:
-            self._end_producer()
-            self.order = replace(self.order, changes=changes)
-        self._go_to(batch)
+        counts = then.counts_at(position)
+        members = tuple(
+            self._member_after(member, theirs[member.name], count)
+            if member.order is not None and member.name in theirs
+            else member
+            for member, count in zip(members, counts, strict=True)
+        )
+        return replace(then, members=members, changes=changes), ()
+
+    def _member_after(self, member: Member, theirs: _Dataset, count: int) -> Member:
+        """Return a dataset that goes on at an index, through a change of its revision or view if there was one."""
+        ours = member.document
+        if ours["dataset"] == theirs["dataset"] and "earlier" not in theirs:
+            return member
+        number = [part.name for part in self.dataset.parts].index(member.name)
+        part, first = self.dataset.parts[number], self.dataset.first_shards[number]
+        found = resumed(
+            part.dataset,
+            order_of(part.dataset, self.index.parts[number], self.config),
+            {name: ours[name] for name in OF_DATA},  # type: ignore[arg-type]
+            {"position": count, "sequence": theirs, "earlier": theirs.get("earlier", [])},
+        )
+        if found.message and self.config.rank == 0:
+            print(found.message, file=sys.stderr)
+        document = {**ours, "earlier": list(found.earlier)} if found.earlier else ours
+        return member._replace(order=_behind(found.order, first), document=document)
+
+    def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return our sequence and a state's, without what may differ: datasets that only one has, and their places."""
+        ours, theirs = super()._compared(state)
+        if not isinstance(self.order, MixedOrder):
+            return ours, theirs
+        before, now = _datasets_of(state), ours["datasets"]
+        both = [part.name for part in self.dataset.parts if part.name in before]
+        may_differ = {name: {"place", "earlier"} for name in both}
+        for name in both:
+            if before[name]["dataset"] != now[name]["dataset"] and before[name]["at_end"] == "repeat":
+                may_differ[name] |= OF_DATA
+        for sequence, parts in ((ours, now), (theirs, before)):
+            del sequence["epoch_samples"]
+            sequence["datasets"] = {
+                name: {key: value for key, value in parts[name].items() if key not in may_differ[name]} for name in both
+            }
+        return ours, theirs
 
     def _order(self) -> Order:
         """Return the order of the mixture, or for an evaluation the order of all samples."""
-        config, parts = self.config, self.dataset.parts
-        orders = [order_of(part.dataset, index, config) for part, index in zip(parts, self.index.parts, strict=True)]
-        counts = tuple(shard["samples"] for shard in self.dataset.split.shards)
-        settings = {
-            "shard_samples": counts,
+        config, members = self.config, self._members()
+        settings: dict[str, Any] = {
+            "shard_samples": tuple(shard["samples"] for shard in self.dataset.split.shards),
             "seed": config.seed,
             "global_batch": config.batch_size,
-            "samples_per_block": min(order.samples_per_block for order in orders),
+            "samples_per_block": min(member.document["samples_per_block"] for member in members),
             "num_streams": config.num_streams,
             "window": config.window,
         }
         if not config.shuffle:
-            return Order(**settings)  # type: ignore[arg-type]  # of mixed types
-        members = []
-        for part, order, first in zip(parts, orders, self.dataset.first_shards, strict=True):
-            own = replace(order, shard_samples=(0,) * first + order.shard_samples)
-            stop = None if part.at_end == "repeat" else part.epochs * own.epoch_samples
-            members.append(Member(own, part.at_end, stop))
+            return Order(**settings)
+        epoch_samples = self._spec.epoch_samples or sum(each.order.epoch_samples for each in members if each.order)
         return MixedOrder(
-            **settings,  # type: ignore[arg-type]  # of mixed types
-            members=tuple(members),
-            changes=(Change(0, self._spec.weights, (0,) * len(parts)),),
-            positions_of_epoch=self._spec.epoch_samples or sum(order.epoch_samples for order in orders),
+            **settings,
+            members=members,
+            changes=(Change(0, self._spec.weights, (0,) * len(members), epoch_samples),),
+            whole_batches=self._whole_batches,
         )
+
+    def _members(self) -> tuple[Member, ...]:
+        """Return the datasets, each at its first sample."""
+        found = []
+        for part, index, first in zip(self.dataset.parts, self.index.parts, self.dataset.first_shards, strict=True):
+            order = order_of(part.dataset, index, self.config)
+            document = {
+                "dataset": identity_of(part.dataset),
+                "split": part.dataset.split.name,
+                "samples": order.num_samples,
+                "samples_per_block": order.samples_per_block,
+                "passes": order.passes,
+                "at_end": part.at_end,
+                "epochs": part.epochs,
+            }
+            stop = None if part.at_end == "repeat" else part.epochs * order.epoch_samples
+            found.append(Member(_behind(order, first), part.at_end, stop, part.name, document))
+        return tuple(found)
 
     def _check_budget(self) -> None:
         """Share the memory for encoded images out among the datasets in buckets, as much as each must hold at least."""
@@ -355,7 +428,7 @@ class MixtureLoader(Loader):
                 readers,
                 index.mean_image_bytes() + sum(map(part.dataset.column_bytes, part.dataset.columns)),
             )
-            if weight and not part.dataset.is_local
+            if weight and not part.dataset.is_local and member.order is not None
             else 0.0
             for part, member, index, weight in zip(
                 self.dataset.parts, self.order.members, self.index.parts, self._spec.weights, strict=True
@@ -400,24 +473,13 @@ class MixtureLoader(Loader):
 
     @cached_property
     def _sequence(self) -> dict[str, object]:
-        datasets = {}
-        for place, (part, index) in enumerate(zip(self.dataset.parts, self.index.parts, strict=True)):
-            order = order_of(part.dataset, index, self.config)
-            datasets[part.name] = {
-                "dataset": identity_of(part.dataset),
-                "split": part.dataset.split.name,
-                "samples": order.num_samples,
-                "samples_per_block": order.samples_per_block,
-                "passes": order.passes,
-                "at_end": part.at_end,
-                "epochs": part.epochs,
-                "place": place,
-            }
+        order = self.order
+        members = order.members if isinstance(order, MixedOrder) else self._members()
         return {
             "mixture_version": MIXTURE_VERSION,
-            "datasets": datasets,
+            "datasets": {each.name: {**each.document, "place": place} for place, each in enumerate(members)},
             "labels": self._spec.labels,
-            "epoch_samples": self.order.epoch_samples,
+            "epoch_samples": order.epoch_samples,
             **self._decoding,
         }
 
@@ -430,39 +492,88 @@ class _MixedViewLoader(MixtureLoader, ViewLoader):
     """A mixture's loader whose batches have several views of each image."""
 
 
-class _Change(TypedDict):
-    """A change of weights as a state has it."""
+class _Dataset(Data):
+    """A dataset as a state has it."""
 
-    start: Count
-    weights: Annotated[list[Annotated[int, Meta(ge=0, le=MAX_TOTAL)]], Meta(max_length=MAX_DATASETS)]
-    counts: Annotated[list[Count], Meta(max_length=MAX_DATASETS)]
+    split: str
+    passes: Annotated[int, Meta(ge=1)]
+    at_end: AtEnd
+    epochs: Annotated[int, Meta(ge=1)]
+    place: Count
+    earlier: NotRequired[list[EarlierData]]
 
 
-def _changes(values: object, num_datasets: int) -> tuple[Change, ...]:
-    """Return the changes of weights in a state.
+class _Sequence(TypedDict):
+    datasets: dict[str, _Dataset]
+    epoch_samples: Annotated[int, Meta(ge=1, lt=MAX_COUNT)]
+
+
+def _datasets_of(state: Mapping[str, Any]) -> dict[str, _Dataset]:
+    """Return the datasets in a state by name, in the order of their places.
+
+    Raises:
+        UsageError: They are malformed.
+    """
+    sequence: _Sequence = convert(
+        state["sequence"], _Sequence, where="the state", advice="take the state of a loader", error=UsageError
+    )
+    found = sequence["datasets"]
+    places = sorted(each["place"] for each in found.values())
+    if places != list(range(len(found))):
+        raise UsageError(f"the state's datasets have the places {quoted(places)}; take the state of a loader")
+    return dict(sorted(found.items(), key=lambda each: each[1]["place"]))
+
+
+def _changes(state: Mapping[str, Any], num_datasets: int) -> tuple[Change, ...]:
+    """Return the changes of weights in a state, for all datasets of a run.
 
     Raises:
         UsageError: The changes are malformed or not in order.
     """
-    kind = Annotated[list[_Change], Meta(min_length=1, max_length=MAX_CHANGES)]
-    found: list[_Change] = convert(
-        values,
+    kind = Annotated[list[MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]
+    found: list[MixtureChange] = convert(
+        state.get("mixture"),
         kind,
         where="the state's mixture",
         advice="take the state of a loader",
         error=UsageError,
     )
-    before = -1
+    num_known, before = len(state["sequence"]["datasets"]), -1
     for change in found:
-        weights, counts = change["weights"], change["counts"]
-        fits = len(weights) == len(counts) == num_datasets and 0 < sum(weights) <= MAX_TOTAL
-        if not fits or change["start"] <= before or sum(counts) > change["start"] or (before < 0 < change["start"]):
+        weights, counts, start = change["weights"], change["counts"], change["start"]
+        fits = len(weights) == len(counts) <= num_known and 0 < sum(weights) <= MAX_TOTAL
+        if not fits or not before < start <= state["position"] or sum(counts) > start or (before < 0 < start):
             raise UsageError(
-                f"the state's mixture: {quoted(change)} is not a change of {num_datasets} datasets after position "
+                f"the state's mixture: {quoted(change)} is not a change of {num_known} datasets after position "
                 f"{before:,}; take the state of a loader"
             )
-        before = change["start"]
-    return tuple(Change(change["start"], whole_weights(change["weights"]), tuple(change["counts"])) for change in found)
+        before = start
+    epoch_samples, rest = state["sequence"]["epoch_samples"], (0,) * num_datasets
+    return tuple(
+        Change(
+            change["start"],
+            (whole_weights(change["weights"]) + rest)[:num_datasets],
+            (*change["counts"], *rest)[:num_datasets],
+            change.get("epoch_samples", epoch_samples),
+        )
+        for change in found
+    )
+
+
+def _taken_out(name: str, document: _Dataset) -> Member:
+    """Return a dataset of a state that is not in the mixture any more."""
+    samples = document["passes"] * document["samples"]
+    stop = None if document["at_end"] == "repeat" else document["epochs"] * samples
+    own = {key: value for key, value in document.items() if key != "place"}
+    return Member(None, document["at_end"], stop, name, own)
+
+
+def _behind(order: Order, shards: int) -> Order:
+    """Return the order of a dataset whose shards follow a number of others."""
+    left = (
+        lap._replace(first_shard=lap.first_shard + shards, stop_shard=lap.stop_shard + shards) for lap in order.left
+    )
+    return replace(order, shard_samples=(0,) * shards + order.shard_samples, left=tuple(left))
 
 
 def _refuse_same(label: str, parts: list[Part]) -> None:

@@ -27,16 +27,16 @@ position depends on earlier ones. All arithmetic is in integers, so every host c
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
-from loaders.order import Lookup, Order, Pick
+from loaders.order import Epochs, Lookup, Order, Pick
 
 WINDOW = 1000
 """Number of successive positions in which every dataset has its share to within one sample."""
@@ -185,16 +185,22 @@ class Change(NamedTuple):
     """Weight of each dataset, 0 for one that takes no part."""
     counts: tuple[int, ...]
     """Index of each dataset at the position."""
+    epoch_samples: int
+    """Positions in each epoch that begins after the position."""
 
 
 class Member(NamedTuple):
-    """A dataset of a mixture, with its order."""
+    """A dataset of a run's mixture, with its order."""
 
-    order: Order
-    """Order of the dataset alone; shards of earlier datasets are in its list with 0 samples."""
+    order: Order | None
+    """Order of the dataset alone; shards of earlier datasets are in its list with 0 samples. None for a dataset that
+    was taken out of the mixture."""
     at_end: AtEnd
     stop: int | None
     """Number of samples after which the dataset ends; None for one that is repeated."""
+    name: str = ""
+    document: Mapping[str, Any] = {}
+    """What a state says of the dataset."""
 
 
 class Segment(NamedTuple):
@@ -242,16 +248,29 @@ class MixedOrder(Order):
     """Everything that the sequence of a mixture depends on; `shard_samples` has the shards of all datasets."""
 
     members: tuple[Member, ...]
+    """All datasets since the run began."""
     changes: tuple[Change, ...]
     """Weights from position 0 on, and from every later position at which they were changed."""
-    positions_of_epoch: int
     whole_batches: bool = False
     """Whether the mixture ends with the last batch that its samples fill, as in training."""
 
     @property
     def epoch_samples(self) -> int:
         """Number of positions in an epoch."""
-        return self.positions_of_epoch
+        return self.changes[-1].epoch_samples
+
+    @cached_property
+    def all_epochs(self) -> tuple[Epochs, ...]:
+        """Epochs of each length; an epoch that a change falls into ends as it began."""
+        found = [Epochs(0, 0, self.changes[0].epoch_samples)]
+        for change in self.changes[1:]:
+            first, start, samples = found[-1]
+            if change.epoch_samples != samples:
+                begun = max(0, -((start - change.start) // samples))
+                start += begun * samples
+                found = [each for each in found if each.start < start]
+                found.append(Epochs(first + begun, start, change.epoch_samples))
+        return tuple(found)
 
     @cached_property
     def end(self) -> int | None:
@@ -262,7 +281,7 @@ class MixedOrder(Order):
         """Number of batches until the mixture ends; without `whole_batches` the last may have rows without a sample."""
         if self.end is None:
             return None
-        return self.end // self.global_batch if self.whole_batches else -(-self.end // self.global_batch)
+        return self.batch_at(self.end) if self.whole_batches else self.batch_at(self.end - 1) + 1
 
     def first_batch(self, epoch: int) -> int:
         """Return the number of an epoch's first batch; for an epoch after the end, the number of all batches."""
@@ -292,19 +311,32 @@ class MixedOrder(Order):
 
     def every(self, world_size: int, position: int) -> Iterator[Pick]:
         """Yield the samples at a position and at every `world_size`-th position after it, each as its own piece."""
-        lookups = [Lookup(member.order) for member in self.members]
+        lookups = self.lookups()
         while len((found := self.origins(position, position + 1)).positions):
             pick = lookups[found.members[0]].at(int(found.indexes[0]))
             yield pick._replace(position=position)
             position += world_size
 
-    def changed(self, position: int, weights: tuple[int, ...]) -> tuple[Change, ...]:
-        """Return the changes up to a position, and one to these weights unless they hold there already."""
+    def lookups(self) -> dict[int, Lookup]:
+        """Return a lookup of each dataset by its number."""
+        return {number: Lookup(each.order) for number, each in enumerate(self.members) if each.order is not None}
+
+    def changed(self, position: int, weights: tuple[int, ...], epoch_samples: int) -> tuple[Change, ...]:
+        """Return the changes up to a position, and one to these weights and epochs unless they hold there already."""
         before = tuple(change for change in self.changes if change.start <= position)
-        if before[-1].weights == weights:
+        if (before[-1].weights, before[-1].epoch_samples) == (weights, epoch_samples):
             return before
-        counts = self.counts_at(position)
-        return (*(change for change in before if change.start < position), Change(position, weights, counts))
+        change = Change(position, weights, self.counts_at(position), epoch_samples)
+        return (*(each for each in before if each.start < position), change)
+
+    def wrong_change(self) -> Change | None:
+        """Return the first change whose counts do not follow from the change before it; None if all do."""
+        if any(self.changes[0].counts):
+            return self.changes[0]
+        for before, change in pairwise(self.changes):
+            if replace(self, changes=(before,)).counts_at(change.start) != change.counts:
+                return change
+        return None
 
     @cached_property
     def _segments(self) -> tuple[Segment, ...]:

@@ -181,9 +181,6 @@ def test_the_documented_lines_save_and_load_a_state(reference, dataset, tmp_path
     ("change", "message"),
     [
         ({"seed": 1}, "seed is 0 in the state, 1 here"),
-        ({"batch_size": 24}, "batch_size is 12 in the state, 24 here"),
-        ({"image_size": 32}, "image_size is 64 in the state, 32 here"),
-        ({"interpolation": "bilinear"}, "decoder is"),
         ({"num_streams": 6}, "num_streams is 192 in the state, 6 here"),
     ],
 )
@@ -196,12 +193,34 @@ def test_a_state_of_another_sequence_is_refused(dataset, change, message):
 
 
 @pytest.mark.parametrize(
+    "change", [{"image_size": 32}, {"interpolation": "bilinear"}, {"views": True, "scale": (0.5, 1.0)}], ids=str
+)
+def test_a_state_goes_on_with_other_pixels_of_the_same_images(reference, dataset, capsys, change):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        state = next(iter(loader)).state
+    with open_loader(str(dataset("webdataset")), **{**SMALL, **change}) as other:
+        other.load_state_dict(state)
+        assert ": goes on with other images: " in capsys.readouterr().err
+        assert next(iter(other)).keys == reference[1][0]
+
+
+def test_an_evaluation_goes_on_only_after_whole_batches(dataset):
+    with open_loader(str(dataset("webdataset")), "val", **SMALL) as loader:
+        state = next(iter(loader)).state
+    with open_loader(str(dataset("webdataset")), "val", **SMALL | {"batch_size": 5}) as other:
+        with pytest.raises(UsageError, match=r"12 images are not a multiple of 5; use its batch_size of 12, or begin"):
+            other.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"position": -12}, "the state's position must be a multiple of the batch of 12, got -12; take the state of a"),
-        ({"position": 7}, "the state's position must be a multiple of the batch of 12, got 7; take the state of a"),
-        ({"position": None}, "the state's position must be a multiple of the batch of 12, got None"),
-        ({"position": "12"}, "the state's position must be a multiple of the batch of 12, got '12'"),
+        ({"position": -12}, r"the state: \$.position: expected int >= 0, got -12; take the state of a loader"),
+        ({"position": 7}, "the state's position must be 0 and a multiple of the batch of 12, got 7; take the state of"),
+        ({"position": None}, r"the state: \$.position: expected int, got null"),
+        ({"position": 2**63}, r"the state: \$.position: expected int < 9007199254740992"),
+        ({"batches": [3, 48]}, "the state's position must be 48 and a multiple of the batch of 12, got"),
+        ({"sequence": {}}, "the state's batch_size must be a number of images, got None"),
         ({"sequence": None}, "a state is what state_dict\\(\\) returned, got {.*'sequence': None}"),
     ],
     ids=str,

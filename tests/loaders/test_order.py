@@ -317,5 +317,5 @@ def test_the_numbers_of_ranks_that_can_share_a_batch_are_said(batch, ranks, coul
         check_world(batch, 0, ranks)
     assert str(refused.value) == (
         f"a batch of {batch} cannot be shared by {ranks} ranks; give {could}, or a batch_size that {ranks} divides "
-        "(a saved state keeps its batch_size)"
+        "(a saved state goes on with either)"
     )

@@ -105,8 +105,7 @@ def random_order(rng: random.Random) -> MixedOrder:
         shard_samples=shards,
         samples_per_block=1,
         members=tuple(members),
-        changes=(Change(0, random_weights(rng, len(members)), (0,) * len(members)),),
-        positions_of_epoch=rng.randint(1, 300),
+        changes=(Change(0, random_weights(rng, len(members)), (0,) * len(members), rng.randint(1, 300)),),
         **settings,
     )
 
@@ -125,7 +124,8 @@ def compare_lives(rng: random.Random) -> str:
     batch, lives = 0, []
     for _ in range(rng.randint(1, 4)):
         if batch:
-            order = replace(order, changes=order.changed(batch * size, random_weights(rng, len(order.members))))
+            weights = random_weights(rng, len(order.members))
+            order = replace(order, changes=order.changed(batch * size, weights, order.epoch_samples))
         world_size = rng.choice([w for w in range(1, size + 1) if size % w == 0 and w <= 24])
         parts, stop = rng.randint(1, 3), batch + rng.randint(1, 8)
         walk.walk(order.changes[-1].weights, stop * size)

@@ -58,7 +58,7 @@ class FakeLoader(Loader):
         images_NHWC = np.zeros((rows, size, size, 3), np.uint8)
         stop = self._end_of_epoch()
         while self._batch < stop:
-            first = self._batch * self.config.batch_size + self.config.rank
+            first = self.order.batch_start(self._batch) + self.config.rank
             positions_N = first + self.config.world_size * np.arange(rows)
             mask_N = positions_N < self.order.num_samples if not self.config.shuffle else np.ones(rows, np.bool_)
             keys = [f"fake-{position % self.order.num_samples}" for position in positions_N]

@@ -102,10 +102,10 @@ def ended_epochs(order: Order, step: int) -> range:
 
 def resumed_position(order: Order, epochs: int, step: int) -> str:
     """Return the end of a message about a resumed run: how much of its epoch is done; empty if none is left."""
-    position = step * order.global_batch
+    position = order.batch_start(step)
     epoch = order.epoch_at(position)
     first, end = order.first_position(epoch), order.first_position(epoch + 1)
-    last = order.first_batch(epochs) * order.global_batch
+    last = order.batch_start(order.first_batch(epochs))
     if position >= last:
         return ""
     samples, done = end - first, position - first
@@ -126,11 +126,12 @@ def trained_images(order: Order, epochs: int, step: int, first_step: int = 0) ->
     planned, steps, of = order.first_position(epochs), order.first_batch(epochs), f"of {counted(epochs, 'epoch')}"
     if order.end is not None and order.end < planned:
         planned, of = order.end, "until the end of the mixture"
-    trained, before = (step - first_step) * order.global_batch, first_step * order.global_batch
+    before = max(0, order.batch_start(first_step))
+    trained = order.batch_start(step) - before
     text = f"trained {trained:,} of the {planned:,} images {of}"
     if before:
         text += f"; the run began after the first {before:,}"
-    left_out = planned - steps * order.global_batch
+    left_out = planned - order.batch_start(steps)
     if step < steps or not left_out:
         return text
     return f"{text}; the last {left_out:,} did not fill a batch of {order.global_batch:,}"
@@ -207,7 +208,8 @@ class Update:
     """Number of updates that were done before."""
     lr: float
     positions: range
-    """Global positions of this host's samples, counted over all epochs."""
+    """Numbers of this host's rows among those of all batches: the global positions of its samples, if the batch size
+    has never changed, and if they are not of a mixture on several hosts."""
 
 
 class Backend(Protocol):
@@ -232,11 +234,6 @@ class Backend(Protocol):
     @property
     def catches_signals(self) -> bool:
         """Whether the loop handles SIGTERM and SIGINT; False if the framework handles SIGTERM for several processes."""
-
-    @property
-    def saves_evaluated_step(self) -> bool:
-        """Whether checkpoints record the last evaluation, so that a resumed run does an evaluation that a signal
-        interrupted."""
 
     @property
     def saved_entries(self) -> tuple[str, ...]:

@@ -230,7 +230,6 @@ class JaxBackend(Backend):
     _in_flight: deque[jax.Array] = field(default_factory=deque)
     """Losses of the updates that were handed to the devices last."""
 
-    saves_evaluated_step = True
     saved_entries = (ARRAYS,)
     compiles = True
 

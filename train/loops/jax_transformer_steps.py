@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from loaders.jax import JaxBatch
+from loaders.loader import Loader
 from train.batches.masks import MaskConfig, draw_masks
 from train.batches.mixing import MixConfig, draw_mixes
 from train.checkpoints.jax_weights import AdamWGroups, from_torch, probe_state_from_torch, split_probe, state_from_torch
@@ -63,7 +64,7 @@ class Task(Protocol):
 
         Args:
             batch: Batch on the devices.
-            positions: Global positions of this process's samples, counted over all epochs.
+            positions: As in `Update`.
             sharding: Sharding of the rows.
         """
 
@@ -232,6 +233,7 @@ class MAETask(Task):
 
     model: MaskedAutoencoder
     masks: MaskConfig
+    loader: Loader
     seed: int
 
     def initial(self, key: jax.Array) -> Any:
@@ -241,7 +243,8 @@ class MAETask(Task):
 
     def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
         """Return images, which rows hold samples, and masks of patches, which are drawn on the host."""
-        masks = draw_masks(self.masks, seed=self.seed, positions=positions)
+        own = self.loader.positions(positions.start // self.loader.config.batch_size)
+        masks = draw_masks(self.masks, seed=self.seed, positions=own)
         return (
             batch.images,
             batch.mask,

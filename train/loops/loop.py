@@ -295,16 +295,16 @@ class Training(Generic[BackendT]):
         return stop.asked
 
     def _update(self, batch: DeviceBatch) -> None:
-        config = self.loader.config
-        stop = int(batch.state["position"])
-        first = stop - config.batch_size
-        self._lr = self.schedule.at(self.loader.order.epochs_done(first))
-        positions = range(first + config.rank, stop, config.world_size)
+        config, order = self.loader.config, self.loader.order
+        number = order.batch_at(int(batch.state["position"])) - 1
+        self._lr = self.schedule.at(order.epochs_done(order.batch_start(number)))
+        first = number * config.batch_size
+        positions = range(first + config.rank, first + config.batch_size, config.world_size)
         try:
             numbers = self.backend.update(batch, Update(step=self.step, lr=self._lr, positions=positions))
         except UpdateOverflowError as error:
-            self._unread.overflowed(stop // config.batch_size, batch.keys, str(error))
-        self.step = stop // config.batch_size
+            self._unread.overflowed(number + 1, batch.keys, str(error))
+        self.step = number + 1
         self._loader_state = batch.state
         self._unread.add(self.step, numbers, batch.keys)
 
@@ -315,11 +315,13 @@ class Training(Generic[BackendT]):
         ended = ended_epochs(self.loader.order, self.step)
         if done or self.config.is_log_due(self.step, ended):
             self._log(monitor)
-        if self._is_evaluation_due() and not (stopped and self.backend.saves_evaluated_step):
-            stopped |= not self._evaluate(stop)
+        if done or self._is_save_due(ended):
+            self._save()  # before the evaluation, which may fail or take longer than a signal allows
+        if self._is_evaluation_due() and not stopped:
+            if not self._evaluate(stop):
+                stopped = True
+                self._save()
             monitor.take()  # the time of an evaluation does not count for any step
-        if stopped or done or self._is_save_due(ended):
-            self._save()
         return stopped
 
     def _log(self, monitor: StepMonitor) -> None:
@@ -376,7 +378,7 @@ class Training(Generic[BackendT]):
         state = {
             "version": STATE_VERSION,
             "step": self.step,
-            **({"evaluated_step": self._evaluated_step} if self.backend.saves_evaluated_step else {}),
+            "evaluated_step": self._evaluated_step,
             **self.backend.state(),
             "loader": self._loader_state,
             "description": self.description,
@@ -404,8 +406,7 @@ class Training(Generic[BackendT]):
     def _checked(self, where: str, state: State) -> tuple[State, list[tuple[str, Any, Any]]]:
         """Check that a run saved a state; return it with this backend's entries, and the flags that have changed."""
         state = self.backend.converted(where, state)
-        own = ("evaluated_step",) if self.backend.saves_evaluated_step else ()
-        check_state(where, state, (*own, *self.backend.saved_entries))
+        check_state(where, state, self.backend.saved_entries)
         changes = _changes(state["description"], self.description)
         for name, was, now in changes:
             if name in _WITHOUT_SHAPE:
@@ -436,7 +437,8 @@ class Training(Generic[BackendT]):
 
     @property
     def _epoch(self) -> float:
-        return _rounded(self.loader.order.epochs_done(self.step * self.loader.config.batch_size))
+        order = self.loader.order
+        return _rounded(order.epochs_done(order.batch_start(self.step)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ this host, M images in a row, T tokens.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -70,8 +71,9 @@ class ClassifierTask(Task):
         images_NHWC, labels_N = (rows_of_part(each, part, self.accum_iter) for each in (images, labels))
         return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD), labels_N
 
-    def evaluate(self) -> dict[str, float]:
-        """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number.
+    def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number; None if
+        the evaluation was given up.
 
         Raises:
             DataprepError: Not every image was counted once, except those that `on_error` skip leaves out.
@@ -80,14 +82,19 @@ class ClassifierTask(Task):
             return {}
         self.model.eval()
         correct, loss, counted = (torch.zeros((), device=self.runtime.device) for _ in range(3))
-        with torch.no_grad():
-            for batch in self.runtime.batches(self.validation):
+        stopped = False
+        with torch.no_grad(), contextlib.closing(self.runtime.batches(self.validation)) as batches:
+            for batch in batches:
                 losses_N, right_N = self._judge(batch)
                 correct = correct + (right_N & batch.mask).sum()
                 loss = loss + (losses_N * batch.mask).sum()
                 counted = counted + batch.mask.sum()
                 self.runtime.end_step()
+                if stopped := is_stopped():
+                    break
         self.model.train()
+        if stopped:
+            return None
         images = int(counted)
         skipped = skipped_images(self.validation, images)
         return {"accuracy": float(correct) / images, "loss": float(loss) / images, "images": images, **skipped}

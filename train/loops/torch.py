@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,15 @@ class Task(ABC):
             positions: Global positions of the batch's samples, counted over all epochs.
         """
 
-    def evaluate(self) -> dict[str, float]:
-        """Return numbers about validation data by their names; empty without validation data."""
+    def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
+        """Return numbers about validation data by their names; empty without validation data.
+
+        Args:
+            is_stopped: Called after each batch; returns whether to give up, in all processes at the same batch.
+
+        Returns:
+            None if the evaluation was given up.
+        """
         return {}
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:  # noqa: B027 (most show nothing)
@@ -79,7 +87,6 @@ class TorchBackend(Backend):
     """Interval in steps at which several hosts agree to stop or to save; each time they wait for the device."""
 
     catches_signals = True
-    saves_evaluated_step = False
     saved_entries = ("model", "optimizer", "random")
 
     @property
@@ -109,9 +116,10 @@ class TorchBackend(Backend):
         self.runtime.begin_step(update.step)
         return {"loss": self._apply(batch, update.positions)}
 
-    def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float]:
-        """Evaluate the model on all hosts together, so that no signal can interrupt one of them."""
-        return self.task.evaluate()
+    def evaluate(self, is_stopped: Callable[[], bool]) -> dict[str, float] | None:
+        """Evaluate the model on all hosts together; several agree every `agreement_steps` batches to give up."""
+        batches = count(1)
+        return self.task.evaluate(lambda: self.agree_to_stop(is_stopped(), next(batches)))
 
     def agree_to_stop(self, asked: bool, step: int) -> bool:
         """Return whether any host was asked to stop; several hosts agree on it every `agreement_steps`."""

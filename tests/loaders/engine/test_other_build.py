@@ -32,11 +32,6 @@ def test_datasets_of_a_mixture_are_compared_by_name():
     (line,) = other_builds(ours, theirs)
     assert line.startswith("pets: 7,100 images then (plan f, revision 1), 7,100 images now ")
     assert other_builds(ours, {"datasets": {}}) == []
-    ours, theirs = ({"datasets": {"pets": each}} for each in (OURS, other(view={"name": "clean", "sha256": "f"})))
-    assert other_builds(ours, theirs) == [
-        "pets: 7,100 images then (plan 0123456789ab, revision 1, view clean), 7,100 images now (plan 0123456789ab, "
-        "revision 1)"
-    ]
 
 
 @pytest.mark.parametrize("mixed", [False, True])

@@ -27,8 +27,7 @@ def mixed(samples, weights, at_end="repeat", *, batch=12, epoch=100):
         shard_samples=tuple(samples),
         samples_per_block=1,
         members=tuple(members),
-        changes=(Change(0, weights, (0,) * len(samples)),),
-        positions_of_epoch=epoch,
+        changes=(Change(0, weights, (0,) * len(samples), epoch),),
         **settings,
     )
 
@@ -50,7 +49,9 @@ def test_weights_change_at_any_position_and_indexes_go_on(rng):
     walk = Walk(order.members)
     for _ in range(3):
         walk.walk(order.changes[-1].weights, position := position + rng.randint(1, 120))
-        order = replace(order, changes=order.changed(position, random_weights(rng, len(order.members))))
+        order = replace(
+            order, changes=order.changed(position, random_weights(rng, len(order.members)), order.epoch_samples)
+        )
         assert order.changes[-1].counts == tuple(walk.counts) or order.changes[-1].start < position
     found = order.origins(0, position).positions.tolist()
     assert found == [each[0] for each in walk.found if each is not None]
@@ -90,12 +91,12 @@ def test_a_mixture_of_whole_batches_ends_before_rows_without_samples():
 def test_a_stopped_mixture_goes_on_without_the_ended_dataset():
     order = mixed([10, 1000], (1, 3), "stop")
     position = order.num_batches * 12
-    goes_on = replace(order, changes=order.changed(position, (0, 1)))
+    goes_on = replace(order, changes=order.changed(position, (0, 1), order.epoch_samples))
     assert goes_on.changes[-1].counts == order.counts_at(order.end)
     found = goes_on.origins(position, position + 5)
     assert found.members.tolist() == [1] * 5
     assert found.indexes.tolist() == list(range(order.counts_at(order.end)[1], order.counts_at(order.end)[1] + 5))
-    still_ended = replace(order, changes=order.changed(position, (1, 1)))
+    still_ended = replace(order, changes=order.changed(position, (1, 1), order.epoch_samples))
     assert still_ended.end == order.end
 
 
@@ -108,12 +109,12 @@ def test_repeated_datasets_have_no_end_and_epochs_of_the_given_length():
 
 def test_the_same_weights_are_no_change_and_a_second_one_at_a_position_replaces_the_first():
     order = mixed([10, 20], (1, 1))
-    assert order.changed(24, (1, 1)) == order.changes
-    changed = replace(order, changes=order.changed(24, (1, 2)))
+    assert order.changed(24, (1, 1), order.epoch_samples) == order.changes
+    changed = replace(order, changes=order.changed(24, (1, 2), order.epoch_samples))
     assert [change.start for change in changed.changes] == [0, 24]
-    again = replace(changed, changes=changed.changed(24, (1, 3)))
+    again = replace(changed, changes=changed.changed(24, (1, 3), order.epoch_samples))
     assert [(change.start, change.weights) for change in again.changes] == [(0, (1, 1)), (24, (1, 3))]
-    assert again.changed(12, (1, 1)) == order.changes
+    assert again.changed(12, (1, 1), order.epoch_samples) == order.changes
 
 
 @given(st.integers(1, 8), st.integers(1, 6), st.integers(0, 1000), st.booleans())

@@ -99,8 +99,8 @@ def test_the_end_of_a_run_counts_no_image_before_the_epoch_with_which_it_began()
 
 def test_a_mixture_that_ends_has_no_image_after_its_end():
     own = order_of(50, 12)
-    changes = (Change(0, (1,), (0,)),)
-    settings = {"members": (Member(own, "stop", 50),), "changes": changes, "positions_of_epoch": 40}
+    changes = (Change(0, (1,), (0,), 40),)
+    settings = {"members": (Member(own, "stop", 50),), "changes": changes}
     shared = {"shard_samples": (50,), "seed": 0, "global_batch": 12, "samples_per_block": 1}
     order = MixedOrder(**shared, **settings, whole_batches=True)
     assert LoopConfig(epochs=3).last_step(order) == 4

@@ -33,7 +33,6 @@ IMAGES, BATCH = 20, 4
 class Counter:
     """A backend whose model is a sum of positions."""
 
-    saves_evaluated_step: bool = False
     is_first: bool = True
     compiles: bool = False
     stop_in_update: int = -1
@@ -68,7 +67,7 @@ class Counter:
         if step == self.stop_in_evaluation:
             self.stop_in_evaluation = -1
             os.kill(os.getpid(), signal.SIGTERM)
-        if is_stopped() and self.saves_evaluated_step:
+        if is_stopped():
             return None
         self.evaluations.append(self.total)
         return {"total": self.total}
@@ -178,24 +177,30 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
 
 
-@pytest.mark.parametrize("saves", [True, False])
-def test_an_evaluation_interrupted_by_a_signal_is_done_by_the_resumed_run(tmp_path, saves):
-    backend = Counter(saves_evaluated_step=saves, stop_in_evaluation=2)
+def test_an_evaluation_interrupted_by_a_signal_is_done_by_the_resumed_run(tmp_path):
+    backend = Counter(stop_in_evaluation=2)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
-    last = saved(tmp_path)[-1]
-    assert last == (10 if saves else 11)
-    assert list(lines(tmp_path, "val_total")) == ([5] if saves else [5, 10])
-    again = opened(tmp_path, Counter(saves_evaluated_step=saves))
+    assert saved(tmp_path)[-1] == 10
+    assert list(lines(tmp_path, "val_total")) == [5]
+    again = opened(tmp_path, Counter())
     again.resume("automatic")
     assert again.run() == 0
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
 
 
+def test_a_checkpoint_is_saved_before_an_evaluation_that_fails(tmp_path):
+    backend = Counter()
+    backend.evaluate = lambda is_stopped: (_ for _ in ()).throw(DataprepError("val/3: cannot be read"))
+    with pytest.raises(DataprepError, match="val/3"):
+        opened(tmp_path, backend).run()
+    assert saved(tmp_path) == [5]
+
+
 def test_a_signal_in_the_last_step_of_an_epoch_defers_its_evaluation_to_the_resumed_run(tmp_path):
-    backend = Counter(saves_evaluated_step=True, stop_in_update=5)
+    backend = Counter(stop_in_update=5)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert backend.evaluations == []
-    again = opened(tmp_path, Counter(saves_evaluated_step=True))
+    again = opened(tmp_path, Counter())
     again.resume("automatic")
     assert again.run() == 0
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
@@ -306,8 +311,10 @@ def test_the_steps_to_do_are_said_before_the_first_and_compiling_only_where_it_i
 
 def test_a_checkpoint_without_an_entry_of_the_backend_is_refused(tmp_path):
     assert opened(tmp_path, Counter(), max_steps=1).run() == 0
-    with pytest.raises(FormatError, match="no entry 'evaluated_step'"):
-        opened(tmp_path, Counter(saves_evaluated_step=True)).resume("automatic")
+    backend = Counter()
+    backend.saved_entries = ("total", "more")
+    with pytest.raises(FormatError, match="no entry 'more'"):
+        opened(tmp_path, backend).resume("automatic")
 
 
 def test_images_that_make_no_batch_are_refused(tmp_path):
