@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from dataprep.errors import DataprepError
+from loaders import MixtureSource, mixture, open_loader
 from loaders.torch import normalize
 from tests.support.training import SMALL, log_lines, losses
 from train import pretrain_mae, train_vit
@@ -29,7 +30,7 @@ from train.batches.mixing import MixConfig, Mixer, draw_mixes
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.jax_weights import from_torch, to_torch
 from train.loops.jax import named_leaves
-from train.loops.jax_transformer_steps import FinetuneTask
+from train.loops.jax_transformer_steps import FinetuneTask, MAETask
 from train.loops.tasks import mean_loss
 from train.models import jax_transformers, mae, vit
 from train.models.sizes import BlockConfig, MAEConfig, ViTConfig, mae_config
@@ -224,7 +225,26 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
         weights = read_weights(checkpoint(folder / name, 4))
         found[f"{name} weights"] = [weights.name, weights.image_size, weights.step, len(weights.tensors)]
     found["back"] = run(pretrain_mae, folder / "back", **common, resume=checkpoint(folder / "whole", 4))
+    found["other masks"] = other_masks(data)
     return found
+
+
+def other_masks(data: str) -> int:
+    """Number of a mixture's samples whose mask is another one with two hosts."""
+    mix = mixture([(data, 3, "train"), MixtureSource(url=data, split="val", name="val")])
+    sharding = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    found: list[dict[str, bytes]] = []
+    for world_size in (1, 2):
+        found.append({})
+        for rank in range(world_size):
+            with open_loader(mix, batch_size=16, image_size=8, rank=rank, world_size=world_size) as loader:
+                task = MAETask(model=None, masks=MaskConfig(grid=8), loader=loader, seed=0)  # type: ignore[arg-type]
+                for number, batch in zip(range(3), loader, strict=False):
+                    rows = range(16 * number + rank, 16 * (number + 1), world_size)
+                    visible = np.asarray(task.rows(batch, rows, sharding)[2])  # type: ignore[arg-type]
+                    found[-1] |= {key: each.tobytes() for key, each in zip(batch.keys, visible, strict=True)}
+    assert found[0].keys() == found[1].keys()
+    return sum(found[0][key] != found[1][key] for key in found[0])
 
 
 def variants(data: str, folder: Path) -> dict[str, Any]:

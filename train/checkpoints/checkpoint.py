@@ -2,23 +2,44 @@
 
 Creating the name commits a checkpoint: it is created, never replaced, from a complete file, and it holds
 the digest of the file's bytes.
+
+    branches/000001.json    {"version": 1, "after": "checkpoint-000000020-….pth", "left": ["checkpoint-000000040-…"]}
+
+A run that goes back to an earlier checkpoint begins a branch, which such a file records: the checkpoints that are not
+before it are left. They stay in the folder, but the run neither goes on with them nor counts them. The newest file
+holds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal, TypedDict
 
 from dataprep.dataset.adopted import open_linked
+from dataprep.dataset.documents import decode
 from dataprep.errors import FormatError, UsageError, needing
 from dataprep.storage import disk_errors, open_storage
+from dataprep.storage.base import read_bounded
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints import files
 
+PARENTS = "parents"
+"""Entry of a state with the names of the checkpoints before it in its branch that were kept, the newest first."""
+_BRANCHES, _BRANCH_NAME = "branches/", re.compile(r"branches/\d{6}\.json")
+_MAX_BRANCH_BYTES = 1 << 20
 _DAMAGED = "damaged"
 """Folder of checkpoints that were found damaged."""
+
+
+class _Branch(TypedDict):
+    version: Literal[1]
+    after: str
+    left: list[str]
 
 
 class CheckpointFolder:
@@ -48,6 +69,59 @@ class CheckpointFolder:
         checkpoints = {each for each in found if each is not None}
         return sorted(checkpoints, key=lambda each: (each.step, each.digest), reverse=True)
 
+    def current(self) -> Sequence[files.Checkpoint]:
+        """List the checkpoints of the branch in use, the newest first."""
+        left = self._left()
+        return [each for each in self.list() if each.name not in left]
+
+    def at_step(self, step: int) -> str:
+        """Return the URL of the checkpoint of a step, of the branch in use if it has one.
+
+        Raises:
+            UsageError: There is none, or only several of branches that were left.
+        """
+        found = [each for each in self.current() if each.step == step][:1]
+        found = found or [each for each in self.list() if each.step == step]
+        if len(found) != 1:
+            what = "several checkpoints" if found else "no checkpoint"
+            names = ", ".join(each.name for each in found or self.list()) or "none"
+            raise UsageError(
+                f"{self.url}: {what} of step {step:,} among {names}; give `resume` the path of one, or `automatic`"
+            )
+        return f"{self.url}/{found[0].name}"
+
+    def begin_branch(self, after: str, parents: Sequence[str] | None) -> None:
+        """Go on after a checkpoint, and leave those that are neither it nor before it.
+
+        Args:
+            after: Name of the checkpoint.
+            parents: Names of those before it, as its state has them; None: all of an earlier step.
+        """
+        listed = self.list()
+        if parents is None:
+            step = next((each.step for each in listed if each.name == after), 0)
+            parents = [each.name for each in self.current() if each.step < step]
+        self._leave(after, {each.name for each in listed} - {after, *parents})
+
+    def _leave(self, after: str, left: set[str]) -> None:
+        if left == self._left():
+            return
+        number = max((int(Path(name).stem) for name in self._branches()), default=0) + 1
+        document = _Branch(version=1, after=after, left=sorted(left))
+        self._storage.create(f"{_BRANCHES}{number:06d}.json", (json.dumps(document, indent=1) + "\n").encode())
+
+    def _branches(self) -> Sequence[str]:
+        return sorted(info.name for info in self._storage.list(_BRANCHES) if _BRANCH_NAME.fullmatch(info.name))
+
+    def _left(self) -> set[str]:
+        """Return the names of the checkpoints that the branch in use has left."""
+        for name in self._branches()[-1:]:
+            where, advice = self._storage.url_of(name), "remove it to go on with the newest checkpoint of all"
+            data = read_bounded(self._storage, name, _MAX_BRANCH_BYTES, advice=advice)
+            if data is not None:
+                return set(decode(data, _Branch, where=where, advice=advice)["left"])
+        return set()
+
     def remove_unfinished(self) -> None:
         """Remove the remains of interrupted saves. Raises UsageError for a place that is only read."""
         self._storage.remove_stale_spools()
@@ -71,7 +145,7 @@ class CheckpointFolder:
         checkpoint = files.Checkpoint(f"checkpoint-{step:09d}-{digest}.{self._codec.suffix}", step, digest)
         storage.publish(spool, checkpoint.name, crc32c_of_file(spool))
         storage.remove_stale_spools()  # and the folder of spool files, which is empty now
-        self._forget_older(step)
+        self._forget_older(checkpoint)
         return checkpoint
 
     def load(self, checkpoint: files.Checkpoint) -> files.State:
@@ -96,7 +170,7 @@ class CheckpointFolder:
     def newest_valid(
         self, tell: Callable[[str], None], *, move_damaged: bool = False
     ) -> tuple[files.Checkpoint, files.State] | None:
-        """Return the newest checkpoint that is not damaged, and its state; None if there is none.
+        """Return the newest checkpoint of the branch in use that is not damaged, and its state; None if there is none.
 
         Args:
             tell: Called with a line for each damaged checkpoint, which is skipped, with the reason.
@@ -108,7 +182,7 @@ class CheckpointFolder:
             UsageError: The newest one is of a kind that cannot be read or continued here.
         """
         damaged: list[files.Checkpoint] = []
-        for checkpoint in self.list():
+        for checkpoint in self.current():
             if checkpoint.is_jax and self._codec is files.TORCH:
                 raise UsageError(
                     f"{self.url}/{checkpoint.name}: the newest checkpoint here is of JAX; continue it with "
@@ -139,11 +213,12 @@ class CheckpointFolder:
             tell(f"moved to {self._storage.url_of(aside)}")
         self._storage.remove_stale_spools()
 
-    def _forget_older(self, step: int) -> None:
-        # Newer checkpoints stay: a run may have gone back to an older state.
+    def _forget_older(self, saved: files.Checkpoint) -> None:
+        if saved.name in (left := self._left()):  # this branch has come to the same bytes
+            self._leave(saved.name, left - {saved.name})
         # The other framework's checkpoints stay, too: it may continue them if this framework's cannot be continued.
-        own = [each for each in self.list() if each.is_jax == (self._codec is files.NUMPY)]
-        older = [each for each in own if each.step <= step][self._keep :]
+        own = [each for each in self.current() if each.is_jax == (self._codec is files.NUMPY)]
+        older = [each for each in own if each.step <= saved.step][self._keep :]
         for each in older:
             self._remove(each)
         if any(each.is_list for each in older):

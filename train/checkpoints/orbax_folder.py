@@ -67,8 +67,9 @@ class OrbaxFolder(CheckpointFolder):
             )
         if jax.process_index():
             return None
-        self._forget_older(step)
-        return Checkpoint(_name_of(step), step, "")
+        saved = Checkpoint(_name_of(step), step, "")
+        self._forget_older(saved)
+        return saved
 
     def load(self, checkpoint: Checkpoint) -> State:
         """Read a state. If Orbax wrote it, every process reads its own part of the arrays, or without `like` all.

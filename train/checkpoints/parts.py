@@ -302,7 +302,7 @@ class PartFolder(CheckpointFolder):
             return None
         checkpoint = end_save(storage, save, self._wait(lambda: self._written(save)))
         storage.remove_stale_spools()  # likewise
-        self._forget_older(step)  # no host saves again before this one takes part in the next step
+        self._forget_older(checkpoint)  # no host saves again before this one takes part in the next step
         return checkpoint
 
     def _begun(self, step: int) -> tuple[Save | None, str]:

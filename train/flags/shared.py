@@ -134,7 +134,11 @@ class RunOptions(Request):
     )
     seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", TRAIN, SEED)
 
-    resume: str = flag("", "Checkpoint to resume, or `automatic`: the newest valid one in output_dir.", SAVE)
+    resume: str = flag(
+        "",
+        "Checkpoint to resume, or step of one in output_dir to go back to; `automatic`: the newest valid one there.",
+        SAVE,
+    )
     init: str = flag(
         "",
         "Checkpoint for the initial weights; the new run starts at the beginning of its own data. Ignored if `resume` "

@@ -28,7 +28,7 @@ from loaders.diagnosis.findings import Options
 from loaders.engine.batch import LoaderState
 from loaders.loader import Loader
 from loaders.metrics.callback import MetricsCallback
-from train.checkpoints.checkpoint import CheckpointFolder, load_any
+from train.checkpoints.checkpoint import PARENTS, CheckpointFolder, load_any
 from train.checkpoints.files import CLASSES, STATE_VERSION, State, check_state, taking_position
 from train.loops.backend import (
     AUTOMATIC,
@@ -131,6 +131,8 @@ class Training(Generic[BackendT]):
     _lr: float = 0.0
     """Learning rate of the last update."""
     _loader_state: LoaderState | None = None
+    _branch: tuple[str, Sequence[str] | None] | None = None
+    """Checkpoint after which this run begins a branch, and those before it."""
     _evaluated_step: int = 0
     """Step of the last evaluation."""
     _report_loader: MetricsCallback | None = None
@@ -145,7 +147,8 @@ class Training(Generic[BackendT]):
         """Continue from a checkpoint, or check that a new run does not mix with an older one.
 
         Args:
-            where: `automatic`: the newest valid one in `checkpoints`, if any; a path or URL; or '': a new run.
+            where: `automatic`: the newest valid one of the branch in use in `checkpoints`, if any; a path or URL, or
+                a step of `checkpoints`, after which a branch begins; or '': a new run.
 
         Raises:
             UsageError: The checkpoint is from another model or sequence of batches, or of a kind that cannot be
@@ -163,14 +166,18 @@ class Training(Generic[BackendT]):
             self._resume(where)
 
     def _resume(self, where: str) -> None:
-        if where != AUTOMATIC:
+        if self.checkpoints is None and (where == AUTOMATIC or where.isdecimal()):
+            raise UsageError(f"`resume` {where} looks in `output_dir`, which is empty; give both")
+        if self.checkpoints is None or where != AUTOMATIC:
+            if self.checkpoints is not None and where.isdecimal():
+                where = self.checkpoints.at_step(int(where))
             state = load_any(where)
-        elif self.checkpoints is None:
-            raise UsageError("`resume` automatic looks in `output_dir`, which is empty; give both")
+            parents = state.get(PARENTS)
+            self._branch = where.rpartition("/")[2], parents if isinstance(parents, list) else None
         else:
             found = self.checkpoints.newest_valid(self.logs.tell, move_damaged=self.backend.is_first)
             self.backend.check_same_checkpoint(0 if found is None else found[0].step, self.checkpoints.url)
-            if found is None and self.checkpoints.list():
+            if found is None and self.checkpoints.current():
                 raise UsageError(
                     f"{self.checkpoints.url}: all of its checkpoints are damaged; remove them to start a new run, or "
                     "choose another folder"
@@ -207,6 +214,8 @@ class Training(Generic[BackendT]):
             )
         if self.checkpoints is not None:
             self.checkpoints.remove_unfinished()
+            if self._branch is not None and self.backend.is_first:
+                self.checkpoints.begin_branch(*self._branch)
         self.logs.open(step=self.step, total_steps=total_steps, goodput=self._goodput)
         self._report_loader = (
             MetricsCallback(self.loader, self.logs.loader, every=1) if self.logs.takes_loader else None
@@ -383,6 +392,7 @@ class Training(Generic[BackendT]):
             "loader": self._loader_state,
             "description": self.description,
             CLASSES: list(self.loader.classes),
+            PARENTS: [each.name for each in checkpoints.current()],
         }
         saved = checkpoints.save(self.step, state)
         if saved is not None:

@@ -38,3 +38,7 @@ def test_checkpoints_are_read_where_those_of_pytorch_are(found, name):
 
 def test_pytorch_does_not_continue_a_run_of_jax(found):
     assert "a checkpoint of JAX; continue it with `framework` jax" in found["back"]["error"]
+
+
+def test_a_samples_mask_is_the_same_for_any_number_of_hosts_of_a_mixture(found):
+    assert found["other masks"] == 0

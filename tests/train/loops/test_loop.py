@@ -4,8 +4,9 @@ import contextlib
 import itertools
 import json
 import os
+import random
 import signal
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from loaders.torch import TorchBatches
 from tests.support.virtual_time import VirtualClock, batches_every
 from train.batches.fake_data import FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.files import find_checkpoint
 from train.loops import loop
 from train.loops.backend import Backend, LoopConfig
 from train.loops.loop import STOPPED_EXIT_CODE, StepMonitor, Training
@@ -41,6 +43,8 @@ class Counter:
     overflow_in_update: int = -1
     """Step from which on the sum is not finite, which no loss shows."""
     total: int = 0
+    salt: int = 0
+    """Makes the sums of two branches differ."""
     updates: list[int] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)
     checked: list[int] = field(default_factory=list)
@@ -56,7 +60,7 @@ class Counter:
         yield from TorchBatches(loader)
 
     def update(self, batch: Any, update: Any) -> dict[str, float]:
-        self.total += sum(update.positions)
+        self.total += sum(update.positions) + self.salt
         self.updates.append(update.step)
         if update.step + 1 == self.stop_in_update:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -175,6 +179,51 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys
     assert again.run() == 0
     assert again.backend.total == sum(range(60))
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_that_goes_back_stays_in_its_branch(tmp_path, seed):
+    rng, url, keep = random.Random(seed), str(tmp_path), 3
+    before: dict[str, list[str]] = {}
+    """For each checkpoint those of its branch before it."""
+    tip, salt = "", 0
+    for life in range(8):
+        names = [each.name for each in CheckpointFolder(url).list()]
+        goes_back = life > 1 and rng.random() < 0.6
+        salt += goes_back
+        run = opened(tmp_path, Counter(salt=1000 * salt), ckpt_interval_steps=rng.randint(1, 3), epochs=30)
+        run.checkpoints = CheckpointFolder(url, keep=keep)
+        if goes_back:
+            tip = rng.choice(names)
+            run.resume(f"{url}/{tip}")
+        else:
+            run.resume("automatic")
+            assert run.step == (int(tip.split("-")[1]) if tip else 0)
+            assert run.backend.total == (CheckpointFolder(url).load(find_checkpoint(tip))["total"] if tip else 0)
+        left = set(names) - {tip, *before.get(tip, [])}
+        if goes_back and rng.random() < 0.3:
+            run.checkpoints.begin_branch(*run._branch)  # killed before it saves
+            continue
+        run.config = replace(run.config, max_steps=run.step + rng.randint(1, 9))
+        run.run()
+        now = [each.name for each in CheckpointFolder(url).list()]
+        for name in sorted(set(now) - set(names)):
+            before[name] = [tip, *before.get(tip, [])] if tip else []
+            tip = name
+        kept = [name for name in (tip, *before[tip]) if name in {*names, *now}][:keep]
+        assert [each.name for each in CheckpointFolder(url).current()] == kept
+        assert set(now) == {*kept, *left}, "a checkpoint of another branch was deleted, or one of this branch was not"
+
+
+def test_a_step_without_a_checkpoint_is_refused(tmp_path):
+    assert opened(tmp_path, Counter(), max_steps=5).run() == 0
+    with pytest.raises(
+        UsageError, match=r"no checkpoint of step 4 among checkpoint-000000005-.*; give `resume` the path"
+    ):
+        opened(tmp_path, Counter()).resume("4")
+    again = opened(tmp_path, Counter())
+    again.resume("5")
+    assert (again.step, again.backend.total) == (5, sum(range(20)))
 
 
 def test_an_evaluation_interrupted_by_a_signal_is_done_by_the_resumed_run(tmp_path):
