@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from loaders.order import Lookup, Order, check_world, continued, samples_per_block, stored_picks
+from loaders.order import Batches, Lookup, Order, check_world, continued, samples_per_block, stored_picks
 from tests.support.living import Ledger
 from tests.support.orders import reference, reference_lap
 
@@ -319,3 +319,14 @@ def test_the_numbers_of_ranks_that_can_share_a_batch_are_said(batch, ranks, coul
         f"a batch of {batch} cannot be shared by {ranks} ranks; give {could}, or a batch_size that {ranks} divides "
         "(a saved state goes on with either)"
     )
+
+
+def test_batches_of_another_size_are_counted_from_the_position_where_they_begin():
+    order = Order(shard_samples=(60,), seed=0, global_batch=8, samples_per_block=1, resized=(Batches(5, 100, 8),))
+    assert [order.batch_start(batch) for batch in (5, 6, 8)] == [100, 108, 124]
+    assert [order.batch_at(position) for position in (100, 107, 108, 120)] == [5, 5, 6, 7]
+    assert [order.first_batch(epoch) for epoch in (2, 3)] == [7, 15]
+    assert [order.epoch_of(batch) for batch in (5, 6, 7)] == [1, 1, 2]
+    # Three batches hold the rest of epoch 1 from position 100 on, eight every later one.
+    assert [order.first_equal_batch(epoch) for epoch in (2, 3)] == [8, 16]
+    assert [order.equal_epoch_of(batch) for batch in (5, 7, 8, 15, 16)] == [1, 1, 2, 2, 3]
