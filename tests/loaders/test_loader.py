@@ -218,7 +218,7 @@ def test_an_evaluation_goes_on_only_after_whole_batches(dataset):
         ({"position": -12}, r"the state: \$.position: expected int >= 0, got -12; take the state of a loader"),
         ({"position": 7}, "the state's position must be 0 and a multiple of the batch of 12, got 7; take the state of"),
         ({"position": None}, r"the state: \$.position: expected int, got null"),
-        ({"position": 2**63}, r"the state: \$.position: expected int < 9007199254740992"),
+        ({"position": 2**63}, r"the state: \$.position: expected int <= 9007199254740991"),
         ({"batches": [3, 48]}, "the state's position must be 48 and a multiple of the batch of 12, got"),
         ({"sequence": {}}, "the state's batch_size must be a number of images, got None"),
         ({"sequence": None}, "a state is what state_dict\\(\\) returned, got {.*'sequence': None}"),

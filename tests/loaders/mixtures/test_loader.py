@@ -229,7 +229,7 @@ def test_an_epoch_ends_as_it_began_and_the_next_is_of_the_new_datasets(dataset):
         other.load_state_dict(again)
         assert other.state_dict() == again
         other.set_epoch(0)  # which was of the first dataset alone, and begins again
-        assert other.state_dict()["mixture"] == [{"start": 0, "weights": [1, 2], "counts": [0, 0]}]
+        assert other.state_dict()["mixture"] == [{"start": 0, "weights": [1, 3], "counts": [0, 0]}]
 
 
 @pytest.mark.parametrize(
