@@ -572,7 +572,7 @@ class Loader:
         if (lines := differences(*of_pixels, where="in the state")) and self.config.rank == 0:
             print(f"{self.dataset.data_url}: goes on with other images: {'; '.join(lines)}", file=sys.stderr)
 
-    def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
         """Return our sequence and a state's, without what may differ."""
         ours, theirs = dict(self._sequence), dict(self._reached(state))
         if self._is_changed(state):

@@ -84,7 +84,7 @@ class LoaderState(TypedDict):
     position: Count
     """Images of all ranks before the next batch, counted over all epochs."""
     epoch: Count
-    sequence: dict[str, Any]
+    sequence: dict[str, object]
     """Everything that the sequence of batches depends on."""
     batches: NotRequired[Annotated[list[Count], Meta(min_length=2, max_length=2)]]
     """Number and first position of the first batch of this size, if the run began with another one."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
 from os import PathLike
-from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, cast
 
 from msgspec import Meta
 
@@ -346,12 +346,12 @@ class MixtureLoader(Loader):
         document = {**ours, "earlier": list(found.earlier)} if found.earlier else ours
         return member._replace(order=_behind(found.order, first), document=document)
 
-    def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
         """Return our sequence and a state's, without what may differ: datasets that only one has, and their places."""
         ours, theirs = super()._compared(state)
         if not isinstance(self.order, MixedOrder):
             return ours, theirs
-        before, now = _datasets_of(state), ours["datasets"]
+        before, now = _datasets_of(state), cast(Mapping[str, Mapping[str, object]], ours["datasets"])
         both = [part.name for part in self.dataset.parts if part.name in before]
         may_differ = {name: {"place", "earlier"} for name in both}
         for name in both:
@@ -367,7 +367,7 @@ class MixtureLoader(Loader):
     def _order(self) -> Order:
         """Return the order of the mixture, or for an evaluation the order of all samples."""
         config, members = self.config, self._members()
-        settings: dict[str, Any] = {
+        settings = {
             "shard_samples": tuple(shard["samples"] for shard in self.dataset.split.shards),
             "seed": config.seed,
             "global_batch": config.batch_size,
