@@ -570,9 +570,7 @@ def _taken_out(name: str, document: _Dataset) -> Member:
 
 def _behind(order: Order, shards: int) -> Order:
     """Return the order of a dataset whose shards follow a number of others."""
-    left = (
-        lap._replace(first_shard=lap.first_shard + shards, stop_shard=lap.stop_shard + shards) for lap in order.left
-    )
+    left = (lap._replace(stop_shard=lap.stop_shard + shards) for lap in order.left)  # from the first shard on
     return replace(order, shard_samples=(0,) * shards + order.shard_samples, left=tuple(left))
 
 
