@@ -413,7 +413,7 @@ class MixtureLoader(Loader):
             replace(
                 part, dataset=part.dataset.reading_columns(member.order, readers, 0, memory / len(self._spec.weights))
             )
-            if part.dataset.columns and part.dataset.is_local
+            if part.dataset.columns and part.dataset.is_local and member.order is not None
             else part
             for part, member in zip(self.dataset.parts, self.order.members, strict=True)
         )
