@@ -88,7 +88,7 @@ class Encoder(ABC):
         model, self._prepare = self._open(weights, size)
         self._model: Any = model.eval().to(self._device)
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: XLA refuses its tensors
     def __call__(self, samples: Samples) -> NDArray[np.float16]:
         """Return the values of the images, shape (N, ...)."""
         images = self._threads.map(self._prepare, map(Image.fromarray, samples.images))
