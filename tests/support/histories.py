@@ -53,9 +53,8 @@ class _Oracle:
         samples = sum(len(keys_in(url)) for url in urls.values())
         if samples != self.samples:
             self.walk.weights = ()
-        entered = (*self.ledgers, *("" for _ in NAMES))[
-            : len(NAMES)
-        ]  # on the circle in the order of their first coming
+        absent = [""] * (len(NAMES) - len(self.ledgers))
+        entered = (*self.ledgers, *absent)  # on the circle in the order of their first coming
         self.samples, self.weights = samples, whole_weights([weights.get(name, 0) for name in entered])
 
     def take(self, batch: Sequence[tuple[int, str, str]]) -> None:
