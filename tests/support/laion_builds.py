@@ -82,4 +82,5 @@ def _end(kind: str, status: Status) -> End:
     if status is Status.SUCCESS:
         return ("failed_to_resize", "truncated") if kind == "corrupt" else ("success", "")
     reason = f"http {_HTTP_CODES[kind]}" if status is Status.HTTP else status.value.replace("_", " ")
+    reason += ": X-Robots-Tag" if status is Status.OPT_OUT else ""
     return "failed_to_download", reason

@@ -150,7 +150,7 @@ def main(data: str, images: str, tfds: str, folder: Path) -> dict[str, Any]:
                 ),
             ),
             "other model": other_model(data, folder / "part"),
-            "other batch": error_of(*arguments(folder / "part", **{**SMALL, "batch_size": 4}, dataset_root=data)),
+            "other seed": error_of(*arguments(folder / "part", **{**SMALL, "seed": 4}, dataset_root=data)),
             "no such model": error_of(*arguments(folder / "none", **{**SMALL, "model": "ResNet51"}, dataset_root=data)),
             "batch": error_of(*arguments(folder / "none", **{**SMALL, "batch_size": 1000}, dataset_root=data)),
         },

@@ -146,7 +146,7 @@ def test_the_entry_imports_no_torch(found):
     ("name", "message"),
     [
         ("other model", "; its run had --config.model _ResNet1; use the same --config.model, or another --workdir"),
-        ("other batch", "the state is of another sequence"),
+        ("other seed", "the state is of another sequence"),
         ("no such model", "no model 'ResNet51'; did you mean"),
         ("batch", "are too few for a batch of 1,000 in 3 epochs; choose a smaller --config.batch-size"),
     ],

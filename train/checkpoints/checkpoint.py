@@ -3,6 +3,7 @@
 Creating the name commits a checkpoint: it is created, never replaced, from a complete file, and it holds
 the digest of the file's bytes.
 
+    evaluated/checkpoint-000000020-….pth    empty: the run has evaluated it after saving it
     branches/000001.json    {"version": 1, "after": "checkpoint-000000020-….pth", "left": ["checkpoint-000000040-…"]}
 
 A run that goes back to an earlier checkpoint begins a branch, which such a file records: the checkpoints that are not
@@ -32,6 +33,7 @@ PARENTS = "parents"
 """Entry of a state with the names of the checkpoints before it in its branch that were kept, the newest first."""
 _BRANCHES, _BRANCH_NAME = "branches/", re.compile(r"branches/\d{6}\.json")
 _MAX_BRANCH_BYTES = 1 << 20
+_EVALUATED = "evaluated/"
 _DAMAGED = "damaged"
 """Folder of checkpoints that were found damaged."""
 
@@ -121,6 +123,16 @@ class CheckpointFolder:
             if data is not None:
                 return set(decode(data, _Branch, where=where, advice=advice)["left"])
         return set()
+
+    def note_evaluated(self, step: int) -> None:
+        """Record that the checkpoint of a step was evaluated after it was saved, so that it is not evaluated again."""
+        for each in self.current():
+            if each.step == step:
+                self._storage.create(f"{_EVALUATED}{each.name}", b"")
+
+    def is_evaluated(self, name: str) -> bool:
+        """Return whether a checkpoint was evaluated after it was saved."""
+        return any(info.name == f"{_EVALUATED}{name}" for info in self._storage.list(_EVALUATED))
 
     def remove_unfinished(self) -> None:
         """Remove the remains of interrupted saves. Raises UsageError for a place that is only read."""
@@ -227,6 +239,7 @@ class CheckpointFolder:
             remove_unlisted_parts(self._storage, self.list())
 
     def _remove(self, checkpoint: files.Checkpoint) -> None:
+        self._storage.delete(f"{_EVALUATED}{checkpoint.name}")
         if checkpoint.name.endswith(files.ORBAX):
             from train.checkpoints.orbax_folder import remove_orbax
 

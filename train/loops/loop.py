@@ -355,6 +355,8 @@ class Training(Generic[BackendT]):
             self._unread.judge(self.step, found)
             self.logs.evaluation(self.step, self._epoch, found)
         self._evaluated_step = self.step
+        if self.checkpoints is not None and self.backend.is_first and self._unread.saved_step == self.step:
+            self.checkpoints.note_evaluated(self.step)
         return True
 
     def _is_evaluation_due(self) -> bool:
@@ -407,7 +409,8 @@ class Training(Generic[BackendT]):
         with taking_position(where):
             self.loader.load_state_dict(state["loader"])
             self.step = self._unread.saved_step = int(state["step"])
-            self._evaluated_step = int(state.get("evaluated_step", self.step))
+            is_evaluated = self.checkpoints is not None and self.checkpoints.is_evaluated(where.rpartition("/")[2])
+            self._evaluated_step = self.step if is_evaluated else int(state.get("evaluated_step", self.step))
         if _START_EPOCH in self.description:
             self.description = {**self.description, _START_EPOCH: _start_epoch(state["description"])}
         for name, was, now in changes:

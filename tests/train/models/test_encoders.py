@@ -27,6 +27,8 @@ def libraries(monkeypatch):
     """open_clip and diffusers, which `make setup` puts beside our packages."""
     own = [str(Path(".bench-venv", name).resolve()) for name in ("open_clip", "diffusers")]
     monkeypatch.setattr(sys, "path", [*sys.path, *own])
+    if "torch_xla" not in sys.modules:  # which diffusers would import, and after TensorFlow that aborts the process
+        monkeypatch.setitem(sys.modules, "torch_xla", None)
 
 
 def made(kind, given, size=None):
