@@ -22,8 +22,10 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from xml.etree import ElementTree
 
@@ -50,6 +52,12 @@ MAX_LICENCES = 4
 """Maximum number of RSL files that are read of a site."""
 MAX_PACKET_BYTES = 1 << 20
 """Maximum size of XMP that is parsed."""
+MAX_SCOPES = 1_000
+"""Maximum number of rules of one signal that are compared with a URL: about 10 ms."""
+MAX_PARTS = 10_000
+"""Maximum number of segments or chunks of a file that are passed over: about 5 ms; a PNG of 20 MiB has 2,500."""
+_MAX_WITHIN = 100
+"""Maximum number of elements within one of XMP whose texts are read: nested ones would take quadratic time."""
 V = TypeVar("V")
 _TOO_MANY_REQUESTS = 429
 _TEXT_CHARACTERS = 200
@@ -162,8 +170,9 @@ class Scope:
 
 def _covering(rules: Sequence[tuple[Scope, V]], url: URL) -> Iterator[tuple[Scope, V]]:
     """Yield the rules that cover a URL. Raises FormatError if that takes too long."""
-    if sum(scope.wildcards for scope, _ in rules) * len(str(url)) > MAX_COMPARED:
-        raise FormatError("too many wildcards for so long a URL")
+    wildcards = sum(scope.wildcards for scope, _ in rules)
+    if len(rules) > MAX_SCOPES or wildcards * len(str(url)) > MAX_COMPARED:
+        raise FormatError(f"{len(rules):,} rules and {wildcards:,} wildcards, too many for so long a URL")
     yield from (rule for rule in rules if rule[0].covers(url))
 
 
@@ -217,16 +226,8 @@ def rules_of(agent: str, http_code: int, body: bytes = b"", others: Sequence[str
         lower = text.lower()
         named = {other: _parsed(other, text, named=True) for other in others if other.lower() in lower}
         rules = _parsed(agent, text)
-        return Rules(
-            agent,
-            rules.parsed,
-            rules.refusal,
-            rules.wildcards,
-            rules.weight_bytes + sum(each.weight_bytes for each in named.values()),
-            rules.usages,
-            rules.licences,
-            named,
-        )
+        weight_bytes = rules.weight_bytes + sum(each.weight_bytes for each in named.values())
+        return replace(rules, weight_bytes=weight_bytes, others=named)
     if http_code >= 500 or http_code == _TOO_MANY_REQUESTS:
         raise Failed(Status.ROBOTS_UNAVAILABLE, f"robots.txt answered {http_code}", http_code)
     return Rules(agent, None)
@@ -340,8 +341,8 @@ _PREFERENCE: Mapping[str, Says] = {"n": "no", "no": "no", "y": "yes", "yes": "ye
 def usage(signal: str, value: str, url: str) -> Iterator[Statement]:
     """Read the value of a Content-Signal or a Content-Usage: a dictionary of categories and preferences (RFC 9651).
 
-    As there, the last one of a category counts, and a value that is no dictionary says nothing that can be read. Both
-    a header in several lines and several rules for a path are joined by commas, so a no must be looked for in each.
+    A value that is no dictionary says nothing that can be read. Of several preferences for a category the strictest
+    counts, and not the last as there: the lines of a header may have been joined on the way.
     """
     said: dict[str, Says] = {}
     for text in value.split(","):
@@ -401,15 +402,15 @@ def reservations_of(body: bytes) -> Reservations:
     """Read a tdmrep.json. Raises FormatError if it is not one; that says nothing that can be read."""
     try:
         rules = json.loads(body[: MAX_ROBOTS_BYTES + 1])
+        if len(rules) > MAX_SCOPES:
+            raise FormatError(f"{len(rules):,} rules; at most {MAX_SCOPES:,} are read")
         rows = [(str(rule["location"]), str(rule["tdm-reservation"])) for rule in rules]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return tuple(
+            (Scope.of(path if path[:1] in "/*" else f"/{path}"), _RESERVATION.get(said, "conditions"))
+            for path, said in rows
+        )
+    except (ValueError, TypeError, KeyError, RecursionError) as error:  # a path may have characters that no URL has
         raise FormatError(f"not a tdmrep.json: {one_line(error)}") from None
-    if len(rows) > MAX_RULES:
-        raise FormatError(f"{len(rows):,} rules; at most {MAX_RULES:,} are read")
-    return tuple(
-        (Scope.of(path if path[:1] in "/*" else f"/{path}"), _RESERVATION.get(said, "conditions"))
-        for path, said in rows
-    )
 
 
 Licences = tuple[tuple[Scope, Says], ...]
@@ -425,14 +426,15 @@ def licences_of(body: bytes) -> Licences:
     space = root.tag.removesuffix("rsl")
     if space not in (_RSL, "") or root.tag == space:
         raise FormatError(f"the root is {root.tag[:100]}, not rsl")
+    contents = root.findall(f"{space}content")
+    if len(contents) > MAX_SCOPES:
+        raise FormatError(f"{len(contents):,} contents; at most {MAX_SCOPES:,} are read")
     found: list[tuple[Scope, Says]] = []
-    for content in root.iter(f"{space}content"):
-        licences = [_permits(licence, space) for licence in content.iter(f"{space}license")]
+    for content in contents:
+        licences = [_permits(licence, space) for licence in content.findall(f"{space}license")]
         # They are alternatives: any one of them may be chosen.
         says: Says = max(licences, key=_STRICTEST.index, default="conditions")
         found.append((Scope.of(_path_of(content.get("url", "/"))), says))
-    if len(found) > MAX_RULES:
-        raise FormatError(f"{len(found):,} contents; at most {MAX_RULES:,} are read")
     return tuple(found)
 
 
@@ -444,13 +446,13 @@ def _permits(licence: ElementTree.Element, space: str) -> Says:
     """Return what one licence says: without `permits` everything is permitted that is not prohibited."""
 
     def listed(name: str, kind: str) -> set[str]:
-        texts = [each.text or "" for each in licence.iter(space + name) if each.get("type", "usage") == kind]
+        texts = [each.text or "" for each in licence.findall(space + name) if each.get("type", "usage") == kind]
         return set(re.split(r"[\s,]+", " ".join(texts).lower())) - {""}
 
     permitted = listed("permits", "usage")
     if listed("prohibits", "usage") & _TRAINING or (permitted and not permitted & _TRAINING):
         return "no"
-    payments = {payment.get("type", "free").lower() for payment in licence.iter(space + "payment")}
+    payments = {payment.get("type", "free").lower() for payment in licence.findall(space + "payment")}
     if payments - _FREE:
         return "no"
     limited = any(listed(name, kind) for name in ("permits", "prohibits") for kind in ("user", "geo"))
@@ -554,6 +556,8 @@ def _said_of(
 _PLUS_SPACE = "{http://ns.useplus.org/ldf/xmp/1.0/}"
 _TDM_SPACE = "{http://www.w3.org/ns/tdmrep/}"
 _RIGHTS_TAGS = ("{http://purl.org/dc/elements/1.1/}rights", "{http://ns.adobe.com/xap/1.0/rights/}UsageTerms")
+_PROPERTIES = frozenset({f"{_PLUS_SPACE}DataMining", f"{_TDM_SPACE}reservation", *_RIGHTS_TAGS})
+_RESOURCE = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}resource"
 _NO_TRAINING = re.compile(
     r"\b(?:no|not|never|prohibit\w*|forbid\w*|forbidden|without|reserv\w*|opt(?:s|ed)?[ -]out)\b[^.;]{0,120}?"
     r"\b(?:ai|a\.i\.|artificial intelligence|machine[ -]learning|ml|data[ -]mining|tdm)\b"
@@ -612,7 +616,9 @@ def _chunks(data: bytes) -> list[tuple[str, bytes]] | None:
 
 def _of_jpeg(data: bytes) -> Iterator[tuple[str, bytes]]:
     at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF and data[at + 1] not in (0xDA, 0xD9):
+    for _ in range(MAX_PARTS):
+        if at + 4 > len(data) or data[at] != 0xFF or data[at + 1] in (0xDA, 0xD9):
+            return
         if data[at + 1] == 0xFF:  # a fill byte
             at += 1
             continue
@@ -627,14 +633,18 @@ def _of_jpeg(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _of_png(data: bytes) -> Iterator[tuple[str, bytes]]:
-    at = 8
-    while at + 12 <= len(data):
+    at, is_first = 8, True  # the specification of XMP allows one packet
+    for _ in range(MAX_PARTS):
+        if at + 12 > len(data):
+            return
         length, kind = int.from_bytes(data[at : at + 4]), data[at + 4 : at + 8]
-        if kind == b"iTXt" and data.startswith(b"XML:com.adobe.xmp\0", at + 8):
+        if kind == b"iTXt" and is_first and data.startswith(b"XML:com.adobe.xmp\0", at + 8):
+            is_first = False
             begin, end = at + 8 + 18, at + 8 + length
             packed = data[begin : begin + 1] == b"\1"
             text = data[begin + 2 : end].split(b"\0", 2)[-1]
-            yield "xmp", zlib.decompressobj().decompress(text, MAX_PACKET_BYTES + 1) if packed else text
+            with suppress(zlib.error):
+                yield "xmp", zlib.decompressobj().decompress(text, MAX_PACKET_BYTES + 1) if packed else text
         elif kind == b"caBX":
             yield "c2pa", b""
         at += 12 + length
@@ -642,7 +652,9 @@ def _of_png(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _of_webp(data: bytes) -> Iterator[tuple[str, bytes]]:
     at = 12
-    while at + 8 <= len(data):
+    for _ in range(MAX_PARTS):
+        if at + 8 > len(data):
+            return
         kind, length = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
         if kind == b"XMP ":
             yield "xmp", data[at + 8 : at + 8 + length]
@@ -667,9 +679,10 @@ def xmp(packet: bytes, url: str) -> Iterator[Statement]:
             yield Statement(PLUS, "conditions", str(error), url)
         return
     for element in root.iter():
-        for name, value in (*element.attrib.items(), (element.tag, " ".join(element.itertext()).strip())):
-            if name == element.tag and not value:  # <plus:DataMining rdf:resource="..."/>
-                value = next((text for key, text in element.attrib.items() if key.endswith("}resource")), "")
+        for name, value in (*element.attrib.items(), (element.tag, "")):
+            if name == element.tag in _PROPERTIES:
+                texts = [each.text or "" for each in islice(element.iter(), _MAX_WITHIN)]
+                value = " ".join(texts).strip() or element.get(_RESOURCE, "")
             if name == f"{_PLUS_SPACE}DataMining" and (said := _mining(value)):
                 yield Statement(PLUS, said, value, url)
             elif name == f"{_TDM_SPACE}reservation" and (said := _RESERVATION.get(value.strip())):

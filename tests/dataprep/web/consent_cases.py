@@ -141,6 +141,7 @@ RESERVED = [  # tdmrep.json: TDMRep, section 6.1; the first rule that matches de
     ('[{"location": "/", "tdm-reservation": "1"}]', "no"),
     ('[{"location": "/", "tdm-reservation": 2}]', "conditions"),
     ('[{"location": "/"}]', "conditions"),
+    ('[{"location": "/\\ud800", "tdm-reservation": 1}]', "conditions"),
     ("[]", "-"),
     ("{}", "-"),
     ("", "conditions"),

@@ -6,6 +6,7 @@ import gc
 import io
 import json
 import tracemalloc
+import zlib
 from datetime import UTC, datetime, timedelta
 
 import c2pa
@@ -25,6 +26,7 @@ from yarl import URL
 
 from dataprep.errors import FormatError
 from dataprep.web.consent import (
+    MAX_PACKET_BYTES,
     MAX_ROBOTS_BYTES,
     MAX_RULES,
     MAX_WILDCARDS,
@@ -387,3 +389,38 @@ def test_a_site_that_says_no_is_not_asked_for_its_pictures(web, fetch):
     fetch([web.url(f"/image/{row}", host) for row in range(5)], consent=Consent.PUBLISHED)
     asked = {path: count for (at, path), count in web.asked.items() if at == host}
     assert asked == {"/robots.txt": 1, "/ai.txt": 1, "/.well-known/tdmrep.json": 1}
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return len(data).to_bytes(4) + kind + data + bytes(4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\1\0\0\0not compressed", b"\1\0\0\0" + zlib.compress(b"DataMining" + bytes(1 << 24))],
+    ids=["damaged", "bomb"],
+)
+def test_compressed_xmp_neither_ends_a_fetch_nor_fills_the_memory(text):
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"iTXt", b"XML:com.adobe.xmp\0\1\0\0\0" + text) * 200
+    found = metadata_of(data)
+    assert found is None or sum(map(len, found.packets)) <= MAX_PACKET_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("fmt", "part"),
+    [("JPEG", b"\xff"), ("JPEG", b"\xff\xe2\0\2"), ("PNG", chunk(b"tEXt", b"")), ("WEBP", b"EXIF\0\0\0\0")],
+)
+def test_many_parts_of_a_file_are_not_all_passed_over(fmt, part):
+    begin = {"JPEG": b"\xff\xd8", "PNG": b"\x89PNG\r\n\x1a\n", "WEBP": b"RIFF\0\0\0\0WEBP"}[fmt]
+    more = {"JPEG": b"\xff\xeb\0\4JP", "PNG": chunk(b"caBX", b""), "WEBP": b"C2PA\0\0\0\0"}[fmt]
+    assert metadata_of(begin + part * 9_000 + more + bytes(8)).is_signed
+    assert metadata_of(begin + part * 11_000 + more + bytes(8)) is None
+
+
+def test_nested_elements_are_read_in_linear_time():
+    """In quadratic time this would take minutes."""
+    depth = 40_000
+    nested = "<dc:rights>" * depth + "no AI" + "</dc:rights>" * depth
+    assert [each.signal for each in xmp(PROPERTIES.format(nested).encode(), "u")][:1] == ["XMP rights"]
+    with contextlib.suppress(FormatError):
+        licences_of(b"<rsl>" + b"<content>" * depth + b"</content>" * depth + b"</rsl>")
