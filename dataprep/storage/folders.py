@@ -308,6 +308,12 @@ class _Reading:
             _close_if_done(self._file)
 
 
+def close_when_collected(owner: object, close: Callable[..., object], *args: object) -> None:
+    """Call `close(*args)` when the owner is collected, but not when Python ends: threads that are left may still read
+    through these descriptors then, and the system closes them."""
+    weakref.finalize(owner, close, *args).atexit = False
+
+
 class OpenFiles:
     """Open descriptors by name. The least recently used is closed first; one in use is closed by its last reader."""
 
@@ -317,7 +323,7 @@ class OpenFiles:
         self._passed: dict[str, int] = {}
         """Descriptors of folders by name, the least recently used first."""
         self._lock = threading.Lock()
-        weakref.finalize(self, _close_all, self._files, self._passed)
+        close_when_collected(self, _close_all, self._files, self._passed)
 
     def reading(self, name: str) -> _Reading:
         """Open a context with a descriptor for `os.pread`, and the file's status before it was opened.

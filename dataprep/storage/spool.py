@@ -18,7 +18,6 @@ import stat
 import tempfile
 import threading
 import uuid
-import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.util import Finalize
@@ -27,7 +26,7 @@ from typing import NamedTuple
 
 from dataprep.errors import FullError, StorageError
 from dataprep.storage.errors import FULL, disk_errors, missing
-from dataprep.storage.folders import Folders
+from dataprep.storage.folders import Folders, close_when_collected
 
 # Enough to recognise a shard; together with 32 digits it has fewer than 255 bytes in any script.
 NAME_CHARACTERS = 48
@@ -56,7 +55,7 @@ class SpoolFolder:
         self.folder = folders.root / name
         self._locks: dict[Path, int] = {}
         self._guard = threading.Lock()  # for self._locks: a descriptor closed by one thread may be another's next file
-        weakref.finalize(self, _close_all, self._locks)
+        close_when_collected(self, _close_all, self._locks)
 
     def create(self, name: str) -> Path:
         """Create an empty file, locked until `discard`, until this object is gone or until the process ends.
@@ -283,7 +282,7 @@ class ScratchFile:
             if self._descriptor < 0:
                 with tempfile.TemporaryFile(prefix="dataprep-") as file:
                     self._descriptor = os.dup(file.fileno())
-                weakref.finalize(self, os.close, self._descriptor)
+                close_when_collected(self, os.close, self._descriptor)
             written = 0
             while written < len(view):
                 written += os.pwrite(self._descriptor, view[written:], self._end + written)

@@ -20,7 +20,6 @@ import struct
 import time
 import uuid
 import warnings
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -29,6 +28,7 @@ from typing import BinaryIO
 
 from dataprep.errors import UsageError
 from dataprep.storage.checksums import crc32c_of
+from dataprep.storage.folders import close_when_collected
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 HEADER = struct.Struct("<4sI")
@@ -70,7 +70,7 @@ class DiskCache:
                 raise UsageError(f"{folder}: cannot hold a cache ({reason}); choose another folder") from error
             self.folder, self._descriptor, self._given_up = folder, -1, True
             return
-        weakref.finalize(self, os.close, self._descriptor)
+        close_when_collected(self, os.close, self._descriptor)
 
     def get(self, key: str) -> bytes | None:
         """Return the bytes kept under a key, or None; a damaged entry is removed."""

@@ -14,7 +14,6 @@ import re
 import threading
 import time
 import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -36,6 +35,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import human_bytes
 from dataprep.storage import Storage
+from dataprep.storage.folders import close_when_collected
 from loaders.fetch.cache import private_folder, user_cache
 from loaders.order import Piece
 
@@ -256,7 +256,7 @@ class _Rows:
         """Shards whose rows were written or found."""
         self._lock = threading.Lock()
         _, self._folder = private_folder(user_cache() / "index")
-        weakref.finalize(self, os.close, self._folder)
+        close_when_collected(self, os.close, self._folder)
         self._file: tuple[int, np.dtype[np.void]] | None = None
         self._layout: _Layout | None = None
         for layout in self._layouts():
@@ -337,7 +337,7 @@ class _Rows:
         if self._file is None or layout != self._layout:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(self._file_name(layout), flags, 0o600, dir_fd=self._folder)
-            weakref.finalize(self, os.close, file)  # not before: other threads may read it
+            close_when_collected(self, os.close, file)  # not before: other threads may read it
             os.utime(file)
             if self._layout is not None:
                 with suppress(FileNotFoundError):

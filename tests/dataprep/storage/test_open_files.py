@@ -3,6 +3,8 @@
 import gc
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,28 @@ def test_all_files_are_closed_with_their_owner(tmp_path: Path) -> None:
     del files
     gc.collect()
     assert open_descriptors(f"{tmp_path}/") == 0
+
+
+def test_python_ends_in_silence_while_threads_read(tmp_path: Path) -> None:
+    for number in range(2 * MAX_OPEN_FILES):
+        (tmp_path / f"{number}").write_bytes(b"1")
+    program = f"""
+import threading, time
+from pathlib import Path
+from dataprep.storage.folders import Folders, OpenFiles
+files = OpenFiles(Folders(Path({str(tmp_path)!r})))
+def read():
+    while True:
+        for number in range({2 * MAX_OPEN_FILES}):
+            with files.reading(f"{{number}}"):
+                pass
+for _ in range(4):
+    threading.Thread(target=read, daemon=True).start()
+time.sleep(0.1)
+"""
+    for _ in range(3):
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        assert (ended.returncode, ended.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["nothing", "folder", "x/below"])
