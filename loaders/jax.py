@@ -24,6 +24,7 @@ from loaders.engine.batch import (
     Batch,
     LoaderState,
     PackBatch,
+    ShownByShape,
     ViewBatch,
     arrays_of,
     fields_of,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["JaxBatch", "JaxPackBatch", "JaxViewBatch", "device_batches", "host_rank"]
 
 
-@dataclass(frozen=True, slots=True)
-class JaxBatch:
+@dataclass(frozen=True, slots=True, repr=False)
+class JaxBatch(ShownByShape):
     """The global batch of one step; keys and other lists, which no device can hold, are only this process's."""
 
     images: jax.Array
@@ -59,7 +60,7 @@ class JaxBatch:
     """Crop, scale and flip of each image of the same rows, with the loader's setting `views`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JaxPackBatch(JaxBatch):
     """The global batch of one step of packs: the shapes of `loaders.PackBatch`, with the rows of all ranks."""
 
@@ -73,7 +74,7 @@ class JaxPackBatch(JaxBatch):
     """int32."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class JaxViewBatch(JaxBatch):
     """The global batch of one step with several views of each image."""
 

@@ -334,6 +334,11 @@ class Loader:
         is_first = not self.config.shuffle or self._growth is not None
         return 0 if is_first else self._known.epoch_of(self._batch)
 
+    def __repr__(self) -> str:
+        size = "" if self.config.packs else f", image_size={self.config.image_size}"
+        place = f"{self.dataset.data_url!r}, {self.dataset.split.name!r}"
+        return f"{type(self).__name__}({place}, batch_size={self.config.batch_size}{size})"
+
     def __len__(self) -> int:
         """Return the number of steps in the epoch of the next batch; this waits until all images are known."""
         if not self.config.shuffle:

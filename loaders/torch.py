@@ -24,7 +24,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
-from loaders.engine.batch import ARRAYS, Batch, LoaderState, PackBatch, ViewBatch, arrays_of, fields_of, image_groups
+from loaders.engine.batch import (
+    ARRAYS,
+    Batch,
+    LoaderState,
+    PackBatch,
+    ShownByShape,
+    ViewBatch,
+    arrays_of,
+    fields_of,
+    image_groups,
+)
 from loaders.loader import Loader
 from loaders.samples import PADDING, Asked, Opened, Sample, Samples, Steps
 
@@ -48,8 +58,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class TorchBatch:
+@dataclass(frozen=True, slots=True, repr=False)
+class TorchBatch(ShownByShape):
     """A `loaders.Batch` with tensors instead of arrays."""
 
     images: torch.Tensor
@@ -80,7 +90,7 @@ class TorchBatch:
         return tuple(self._moved(each, device, non_blocking) for each in part) if isinstance(part, tuple) else part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TorchPackBatch(TorchBatch):
     """A `loaders.PackBatch` with tensors of the same shapes instead of arrays."""
 
@@ -96,7 +106,7 @@ class TorchPackBatch(TorchBatch):
     """The segments again, in the host's memory: masks are drawn from them without waiting for the device."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class TorchViewBatch(TorchBatch):
     """A `loaders.ViewBatch` with tensors instead of arrays."""
 

@@ -6,7 +6,7 @@ Shapes: NHWC, uint8, 0..255, for square images; packs and views say where they d
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVar
 
@@ -94,8 +94,32 @@ class LoaderState(TypedDict):
     """The weights of a mixture, each with its first position."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class ShownByShape:
+    """Base of batches: `print(batch)` shows shapes and the first key, no pixels."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        parts = {each.name: getattr(self, each.name) for each in fields(self)}  # type: ignore[arg-type]
+        parts["state"] = {"position": self.state["position"]}  # type: ignore[attr-defined]
+        shown = (f"{name}={text}" for name, text in zip(parts, map(_shape, parts.values()), strict=True))
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _shape(part: Any) -> str:
+    if hasattr(part, "shape"):
+        return f"{part.dtype}{list(part.shape)}"
+    if isinstance(part, tuple):
+        return f"({', '.join(map(_shape, part))})"
+    if isinstance(part, list) and len(part) > 1:
+        return f"[{part[0]!r}, ... {len(part)}]"
+    if isinstance(part, dict):
+        return f"{{{', '.join(f'{name}: {_shape(each)}' for name, each in part.items())}}}"
+    return repr(part)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Batch(ShownByShape):
     """One rank's part of one step."""
 
     images: NDArray[np.uint8]
@@ -121,7 +145,7 @@ PACK_ARRAYS = {"images": 3, "labels": 2, "mask": 2, "segments": 2, "positions": 
 """Names of a pack batch's arrays, with their numbers of dimensions."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PackBatch(Batch):
     """One rank's part of one step, with images as patches in rows of one length.
 
@@ -142,7 +166,7 @@ class PackBatch(Batch):
     """(R, M, 2): patches of each image along height and width; 0 where there is no image."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ViewBatch(Batch):
     """One rank's part of one step, with several views of each image; labels, keys and the rest have one entry for each
     image."""

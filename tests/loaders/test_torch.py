@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dataprep.errors import UsageError
-from loaders import open_loader
+from loaders import Packs, Views, mixture, open_loader, open_packs, open_views
 from loaders.engine.producer import Buffers
 from tests.support.adapters import SMALL, AdapterContract
 from tests.support.on_use import on_use
@@ -238,3 +238,25 @@ def test_evaluations_go_on_after_any_batch_in_whatever_takes_them(dataset, wrapp
         list(ended)
         after.load_state_dict(ended.state_dict())
         assert [batch.keys for batch in after] == whole
+
+
+def test_a_printed_loader_and_batch_show_shapes_and_no_pixels(dataset):
+    url, small = str(dataset("webdataset")), {"batch_size": 12, "image_size": 64}
+    with (
+        open_loader(url, **small) as squares,
+        open_packs(url, batch_size=8, packs=Packs(tokens=64, images=4, patch=8)) as packs,
+        open_views(url, batch_size=8, views=(Views(size=32),)) as views,
+        open_loader(mixture([(url, 1), (dataset("coco"), 1)]), **small, fields=("height",)) as mixed,
+    ):
+        assert repr(squares) == f"Loader({url!r}, 'train', batch_size=12, image_size=64)"
+        assert repr(packs) == f"PackLoader({url!r}, 'train', batch_size=8)"
+        assert repr(mixed).startswith("MixtureLoader('mixture of ")
+        for loader, images in (
+            (squares, "uint8[12, 64, 64, 3]"),
+            (packs, "uint8[2, 64, 192]"),
+            (views, "(uint8[8, 1, 32, 32, 3])"),
+            (mixed, "uint8[12, 64, 64, 3]"),
+        ):
+            for batch in (next(iter(loader)), next(iter(batches_of(loader)))):
+                assert f"images={images}" in repr(batch).replace("torch.", "")
+                assert len(repr(batch)) < 500
