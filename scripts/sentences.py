@@ -20,10 +20,7 @@ from typing import Any
 from benchmarks.tables import TABLES, arena_verdicts, recorded, recorded_lines, spread
 from dataprep.builder.shard import WRITES_BETWEEN_CHECKS, WRITES_IN_FLIGHT
 from dataprep.cloud.capacity import measured_here
-from dataprep.messages import duration
 from dataprep.selection import MORE_BANDS, comparisons
-from loaders.diagnosis.fetch_rate import FILL_S
-from loaders.diagnosis.prediction import COMPUTE_BOUND
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS, CAPACITY, CLUSTERS = "benchmarks/README.md", "docs/capacity.md", "docs/clusters.md"
@@ -369,8 +366,6 @@ def sentences_about_bottlenecks() -> list[str]:
     right = sum(each["verdict"] != "wrong" for each in found)
     return [
         f"right in {right} of {len(found)} planted situations on which it was not tuned",
-        f"a stage that was more than {round(100 * (1 - COMPUTE_BOUND))} % slower alone than in the run",
-        f"is read from its bucket into DIR first, for about {duration(FILL_S)} at most each time the run is tried, and",
     ]
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
+import re
 import tarfile
 import threading
 
@@ -17,7 +19,13 @@ from dataprep.builder.images import ImagePolicy
 from dataprep.demo.make import demo_server, write_demo_laion
 from tests.support.builds import dataprep
 from tests.support.converting import converted
-from tests.support.interop import NO_LABEL, read_captions_with_tfds, read_with_open_clip, read_with_webdataset
+from tests.support.interop import (
+    NO_LABEL,
+    read_captions_with_tfds,
+    read_with_open_clip,
+    read_with_webdataset,
+    train_with_open_clip,
+)
 from tests.support.laion_builds import FAST, LOOPBACK, PATIENT, laion_arguments
 
 ROWS, ROWS_PER_SHARD = 60, 25
@@ -95,6 +103,17 @@ def test_open_clip_takes_every_sample_of_the_build_and_of_its_conversion(built, 
     captions = [text or "" for text, end in zip(captions_of(folder), expected, strict=True) if end.status == "success"]
     for shards in (shards_of(root), shards_of(tmp_path / "out")):
         assert sorted(text for _, text in read_with_open_clip(shards, len(captions))) == sorted(captions)
+
+
+def test_open_clips_own_program_trains_on_the_shards(built, tmp_path):
+    _, _, roots = built
+    shards, count = shards_of(roots["webdataset"]), len(samples_of(roots["webdataset"]))
+    options = ("--batch-size", "8", "--epochs", "3", "--lr", "0.003")
+    log = train_with_open_clip(shards, count, tmp_path, *options)
+    losses = [float(loss) for loss in re.findall(r"Train Epoch: .* Loss: ([\d.]+)", log)]
+    assert len(losses) == 3 * math.ceil(count / 8)
+    assert losses[-1] < losses[0]
+    assert (tmp_path / "run/checkpoints/epoch_3.pt").exists()
 
 
 def test_members_of_a_tar_have_the_names_and_fields_of_img2dataset(built):

@@ -1,12 +1,15 @@
-"""A notebook with a real kernel builds, verifies, converts and loads somebody's pictures, on a disk and in a bucket."""
+"""Notebooks with a real kernel: one takes pictures to a batch, on a disk and in a bucket; those of the documents print
+what they show."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
+from tests.support.markdown import ROOT, shows
 from tests.support.own_data import write_pets
 
 CELLS = (
@@ -23,14 +26,27 @@ CELLS = (
 )
 
 
+def outputs_of(notebook: nbformat.NotebookNode, folder: Path) -> list[nbformat.NotebookNode]:
+    """Run a notebook in a folder; what its cells print and show."""
+    ran = NotebookClient(notebook, timeout=300, resources={"metadata": {"path": folder}}).execute()
+    return shown_in(ran)
+
+
+def shown_in(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    """The outputs of a notebook without progress bars, which end empty."""
+    found = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [each for each in found if each.get("data", {}).get("text/html") != ""]
+
+
+def texts_of(outputs: list[nbformat.NotebookNode]) -> list[str]:
+    found = (each.text if each.output_type == "stream" else each.data["text/plain"] for each in outputs)
+    return [f"{text.rstrip()}\n" for text in found]
+
+
 def test_a_notebook_takes_pictures_to_a_batch(storage_url: str, tmp_path: Path):
     write_pets(tmp_path / "pets")
     cells = [nbformat.v4.new_code_cell(source) for source in (f"URL = {storage_url!r}", *CELLS)]
-    client = NotebookClient(
-        nbformat.v4.new_notebook(cells=cells), timeout=300, resources={"metadata": {"path": tmp_path}}
-    )
-    ran = client.execute()
-    outputs = [output for cell in ran.cells for output in cell.outputs]
+    outputs = outputs_of(nbformat.v4.new_notebook(cells=cells), tmp_path)
     shown = [each.data for each in outputs if each.output_type == "execute_result"]
     dataset, report, shape = shown
     assert "<table" in dataset["text/html"] and "train" in dataset["text/plain"]
@@ -38,3 +54,12 @@ def test_a_notebook_takes_pictures_to_a_batch(storage_url: str, tmp_path: Path):
     assert shape["text/plain"] == "(4, 32, 32, 3)"
     errors = [each.text for each in outputs if each.output_type == "stream" and each.name == "stderr"]
     assert errors[-1].startswith("`format` must be one of imagefolder, tfrecord, webdataset, got 'webdatset'; did you")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_of_the_documents_prints_what_it_shows(path: Path, tmp_path: Path):
+    notebook = nbformat.read(path, as_version=4)
+    shown = texts_of(shown_in(notebook))
+    printed = texts_of(outputs_of(notebook, tmp_path))
+    assert shown and all(map(shows, shown, printed)), printed
+    assert len(shown) == len(printed)

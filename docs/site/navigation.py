@@ -18,6 +18,7 @@ PARTS = {
     "Data": ("DATA", "docs/python", "docs/own-dataset", "docs/adopt", "docs/changing", "docs/laion", "docs/fetching"),
     "Loading and training": (
         "docs/loaders",
+        "docs/batches",
         "docs/metrics",
         "docs/reading",
         "docs/watch",

@@ -1,5 +1,4 @@
-"""Finds the limit of a run, and the changes that raise its rate, with the gain of each; docs/bottleneck.md has the
-method.
+"""Finds the limit of a run, and the changes that raise its rate, with the gain of each.
 
     run as it is, stages alone ─▶ rates ─▶ limit ─▶ changes: predicted, then tried ─▶ findings ─▶ page, text, JSON
 

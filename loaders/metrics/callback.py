@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from inspect import cleandoc
 from typing import Protocol, TypeAlias
 
 from dataprep.errors import UsageError
@@ -83,6 +84,11 @@ class MetricsCallback:
         found = differences(self._before, now, max(now_s - self._before_s, 1e-9))
         self._before, self._before_s = now, now_s
         return {PREFIX + name: value for name, value in found.items()}
+
+
+MetricsCallback.__doc__ = f"{cleandoc(MetricsCallback.__doc__ or '')}\n\nNumbers of a report:\n\n" + "\n".join(
+    f"{PREFIX}{name}  {text}" for name, text in FIELDS.items()
+)
 
 
 def differences(before: Snapshot, now: Snapshot, elapsed_s: float) -> dict[str, float]:

@@ -58,7 +58,7 @@ MAX_NAME = 100
 MAX_EPOCHS = 1_000_000
 MAX_DENOMINATOR = 10**6
 """A weight with a fraction is read as the nearest fraction whose denominator is this or less: 0.1 as 1/10."""
-_ADVICE = 'see "Mixtures" in docs/loaders.md'
+_ADVICE = 'see "Mixtures" in docs/batches.md'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,7 +27,8 @@ def printed(dataset, tmp_path):
 
 
 def test_programs_print_a_device_and_the_shares_that_the_document_explains(printed):
-    device, stats = printed
+    device, loop, stats = printed
     assert float(re.fullmatch(r"--device simulated:(\d+)\n", device)[1]) > 0
+    assert 0 <= int(re.search(r"(\d+) %", loop)[1]) <= 100
     waiting, decoding, transforming, cores = map(int, re.findall(r"(\d+) %", stats))
     assert min(waiting, decoding, transforming, cores) >= 0, "how much depends on what else the machine computes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -64,6 +65,11 @@ def read_with_open_clip(urls: Sequence[str], samples: int) -> list[tuple[tuple[i
     """Width and height of the images, and the captions, that open_clip's own training takes in an epoch of this length,
     sorted: what its filter drops is missing, and others come twice."""
     return in_process("open_clip", _open_clip, list(urls), samples)
+
+
+def train_with_open_clip(urls: Sequence[str], samples: int, folder: Path, *options: str) -> str:
+    """What open_clip's own training program logs, with a small CLIP on the processor; checkpoints are in the folder."""
+    return in_process("open_clip", _train_open_clip, list(urls), samples, folder, options)
 
 
 def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
@@ -182,8 +188,29 @@ def _members(sample: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+OPEN_CLIP = str(Path(__file__).parents[2] / ".bench-venv/open_clip")
+"""Folder of open_clip, with webdataset as it wants it."""
+TINY_CLIP = {
+    "embed_dim": 32,
+    "vision_cfg": {"image_size": 32, "layers": 1, "width": 64, "patch_size": 8},
+    "text_cfg": {"context_length": 77, "vocab_size": 49408, "width": 32, "heads": 2, "layers": 1},
+}
+
+
+def _train_open_clip(urls: list[str], samples: int, folder: Path, options: Sequence[str]) -> str:
+    sys.path.insert(0, OPEN_CLIP)
+    from open_clip_train.main import main
+
+    (folder / "tiny").mkdir(parents=True)
+    (folder / "tiny/open_clip_config.json").write_text(json.dumps({"model_cfg": TINY_CLIP}))
+    data = ["--train-data", "::".join(urls), "--dataset-type", "webdataset", "--train-num-samples", str(samples)]
+    model = ["--model", f"local-dir:{folder}/tiny", "--device", "cpu", "--precision", "fp32", "--workers", "1"]
+    main([*data, *model, "--logs", str(folder), "--name", "run", "--warmup", "1", "--log-every-n-steps", "1", *options])
+    return (folder / "run/out.log").read_text()
+
+
 def _open_clip(urls: list[str], samples: int) -> list[tuple[tuple[int, int], str]]:
-    sys.path.insert(0, str(Path(__file__).parents[2] / ".bench-venv/open_clip"))  # with webdataset as it wants it
+    sys.path.insert(0, OPEN_CLIP)
     from open_clip_train.data import get_wds_dataset
 
     asked = SimpleNamespace(

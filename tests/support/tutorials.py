@@ -29,7 +29,9 @@ COPIES = "my-copies"
 SERVER = "server.pid"
 """File in which a tutorial keeps the number of a process that it leaves running."""
 PEERS = str(ROOT / ".bench-venv/bin/python")
-"""Python with MosaicML's streaming, whose pins exclude ours."""
+"""Python with MosaicML's streaming and LitData, whose pins exclude ours."""
+OPEN_CLIP = ROOT / ".bench-venv/open_clip"
+"""Folder of open_clip's training program, with webdataset as it wants it."""
 LONGEST_S = 800
 
 
@@ -52,7 +54,8 @@ def run_tutorial(document: str, folder: Path) -> str:
                 path = folder / "work" / named[1] if named else folder / f"line-{block.line}.py"
                 path.write_text(block.text)
                 output = after.text if after is not None and after.info == "text" else ""
-                python = PEERS if "from streaming import" in block.text else sys.executable
+                peers = re.search(r"^(from streaming import|import litdata)", block.text, re.MULTILINE)
+                python = PEERS if peers else sys.executable
                 _compare(f"{document}:{block.line}", [python, str(path)], output, environment)
                 run += 1
     return f"{run} commands and programs"
@@ -101,7 +104,7 @@ def surroundings(text: str, folder: Path) -> Iterator[dict[str, str]]:
         **warm.stand_in(programs),
         "HOME": str(home),
         "PWD": str(work),
-        "PYTHONPATH": str(work),
+        "PYTHONPATH": os.pathsep.join(map(str, [work, OPEN_CLIP] if "open_clip_train" in text else [work])),
         "COLUMNS": "120",
         "NO_GCE_CHECK": "true",
         "CUDA_VISIBLE_DEVICES": "",

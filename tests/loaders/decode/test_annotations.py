@@ -180,7 +180,7 @@ def test_samples_and_mixtures_have_the_annotations_of_batches(marked):
 
 
 def test_the_example_of_the_documents_runs(marked, monkeypatch, tmp_path):
-    (text,) = (block.text for block in blocks("docs/loaders.md") if "AlbumentationsTransform(" in block.text)
+    (text,) = (block.text for block in blocks("docs/batches.md") if "AlbumentationsTransform(" in block.text)
     assert (text.count('"coco", batch_size=256, image_size=448'), text.count("train_step(")) == (1, 1)
     (tmp_path / "coco").symlink_to(marked())
     monkeypatch.chdir(tmp_path)

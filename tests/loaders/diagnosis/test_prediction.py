@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,7 +13,6 @@ from loaders.diagnosis.prediction import (
     BUSY_INTERPRETER,
     MORE_AHEAD,
     MOST_READS,
-    ROOM,
     Batches,
     Rates,
     allocate,
@@ -170,17 +168,6 @@ def test_while_half_of_the_images_ahead_have_arrived_all_requests_can_be_in_flig
 def test_processes_fetch_more_only_where_one_interpreter_is_busy(fetch, own_cores, processes):
     found = rate_of_processes(fetch, own_cores, processes)
     assert found == (fetch * max(1, processes) if own_cores >= BUSY_INTERPRETER else fetch)
-
-
-def test_the_figures_of_the_document_are_those_of_the_program():
-    text = (Path(__file__).parents[3] / "docs/bottleneck.md").read_text()
-    section = text.split("### Requests in flight")[1].split("\n### ")[0].replace("\n", " ")
-    words = {2: "twice", 4: "four times"}
-    assert f"bring fetching alone to {words[BEYOND]} the rate" in section
-    assert f"at least {words[MORE_AHEAD]} as many as now, and no fewer than the {READS} that" in section
-    assert f"beyond {MOST_READS}, no more than {words[MORE_AHEAD]} as many as now" in section
-    assert f"makes room for {words[ROOM]} as many images" in section
-    assert f"keeps the interpreter of one process busy ({BUSY_INTERPRETER} cores)" in text
 
 
 LIMITS = ("fetch", "prepare", "transfer", "compute", "cores")

@@ -19,7 +19,6 @@ from loaders.engine.pipeline import Place, place_images, transform_patches
 from loaders.order import Order
 from tests.support.adoption import adopt_here, image_of, tar_of
 from tests.support.loading import REPOSITORY
-from tests.support.markdown import ROOT
 from tests.support.slow_transforms import computing, failing, without_end
 
 SMALL = {"batch_size": 12, "image_size": 64}
@@ -90,7 +89,6 @@ def test_the_time_of_a_transform_is_counted_as_a_part_of_decoding(dataset, way):
     assert decode["cpu_s"] is None
 
 
-OWN_LOOP = (ROOT / "docs/bottleneck.md").read_text().split("## Your own loop")[1].split("```")[0]
 MEASURED = {
     "plan": {"busy_s", "put_wait_s"},
     "fetch": {"get_wait_s"},
@@ -98,10 +96,10 @@ MEASURED = {
     "transform": {"busy_s", "cpu_s"},
     "batch": {"get_wait_s"},
 }
-"""Times that each stage measures; the documents name them."""
+"""Times that each stage measures."""
 
 
-def test_a_time_that_no_stage_measures_is_null_without_percentiles_as_the_documents_say(dataset):
+def test_a_time_that_no_stage_measures_is_null_without_percentiles(dataset):
     found = stages_after(WAYS["squares"](str(dataset("webdataset")), transform=computing))
     assert {name: set(stage["percentiles"]) for name, stage in found.items()} == MEASURED
     for name, stage in found.items():
@@ -109,7 +107,6 @@ def test_a_time_that_no_stage_measures_is_null_without_percentiles_as_the_docume
         assert [json.loads(json.dumps(stage))[time] for time in unmeasured] == [None] * len(unmeasured)
         assert all(stage[time] is not None for time in MEASURED[name])
     sentence = "A time that a stage did not measure is None and has no entry in its `percentiles`"
-    assert sentence in " ".join(OWN_LOOP.split())
     assert sentence in " ".join((Loader.stats.__doc__ or "").split())
 
 

@@ -11,7 +11,6 @@ from dataprep.errors import UsageError
 from loaders import MetricsCallback, open_loader
 from loaders.engine.stats import Snapshot, Stats
 from loaders.metrics.callback import FIELDS, differences
-from tests.support.markdown import ROOT
 from train.telemetry.logs import EventFile
 
 SMALL = {"batch_size": 12, "image_size": 32, "threads": 1}
@@ -111,6 +110,5 @@ def test_a_callback_that_could_not_log_is_refused(given, said):
         MetricsCallback(**{"loader": None, "log": print, **given})
 
 
-def test_the_document_has_a_row_for_every_number():
-    rows = [f"| `loader/{name}` | {text} |" for name, text in FIELDS.items()]
-    assert "\n".join(rows) in (ROOT / "docs/metrics.md").read_text()
+def test_help_explains_every_number():
+    assert all(f"loader/{name}  {text}" in (MetricsCallback.__doc__ or "") for name, text in FIELDS.items())

@@ -186,7 +186,7 @@ def test_a_wrong_file_is_refused_with_the_place_in_it(tmp_path, changes, message
 @pytest.mark.parametrize("data", [b"", b"[]", b"{" * 100_000, b"\xff", b'{"version": 1e999}', b"null"])
 def test_anything_else_than_a_mixture_is_refused(tmp_path, data):
     (tmp_path / "mix.json").write_bytes(data)
-    with pytest.raises(UsageError, match=r"mix.json: not a mixture: .*in docs/loaders.md"):
+    with pytest.raises(UsageError, match=r"mix.json: not a mixture: .*in docs/batches.md"):
         read_spec(str(tmp_path / "mix.json"))
 
 
