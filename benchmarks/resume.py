@@ -71,7 +71,7 @@ class Loader(NamedTuple):
 
 HERE, ARENA = sys.executable, str(ARENA_PYTHON)
 LOADERS = (
-    Loader("dataprep", "dataprep", "tpu-dataprep", "webdataset", "docs/loaders.md, State", python=HERE),
+    Loader("dataprep", "dataprep", "tpu-dataprep", "webdataset", "docs/loaders.md, Save and resume", python=HERE),
     Loader("MosaicML streaming", "mosaic", "mosaicml-streaming", "mds", "Fast Resumption; Elastic Determinism"),
     Loader("Grain, ElasticIterator", "grain", "grain", "array_record", "ElasticIterator's docstring", "elastic"),
     Loader("LitData", "litdata", "litdata", "litdata", "README, Pause, resume data streaming"),

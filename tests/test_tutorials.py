@@ -1,4 +1,4 @@
-"""Tutorials are true: `make soak SHOW=tutorials` runs every one as it stands, and one is run here."""
+"""Tutorials are true: `make soak SHOW=tutorials` runs every one as it stands, and some are run here."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import pytest
 from tests.support.markdown import blocks, commands
 from tests.support.tutorials import TUTORIALS, run_tutorial
 
-SAMPLE = "docs/tutorials/own-pictures.md"
+SAMPLE = ("own-pictures", "from-hugging-face-datasets", "from-litdata")
 
 
-def test_a_tutorial_prints_what_it_shows(tmp_path: Path):
-    run_tutorial(SAMPLE, tmp_path)
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_tutorial_prints_what_it_shows(name, tmp_path: Path):
+    run_tutorial(f"docs/tutorials/{name}.md", tmp_path)
 
 
 @pytest.mark.parametrize("document", TUTORIALS)
