@@ -657,8 +657,8 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
         is_needed = key.default is dataclasses.MISSING
         return click.Argument([key.name], nargs=-1, type=click.UNPROCESSED, metavar=spec.metavar, required=is_needed)
     if key.is_positional and not spec.flag:
-        count = -1 if key.kind is Texts else 1
-        return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar, nargs=count, required=True)
+        count, is_needed = -1 if key.kind is Texts else 1, key.default is dataclasses.MISSING
+        return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar, nargs=count, required=is_needed)
     is_many, default = key.kind in (Texts, Pairs), key.default
     if key.kind is bool:
         if spec.either:

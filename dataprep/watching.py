@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 from dataprep.builder.output import Claim, read_claim
 from dataprep.builder.receipts import ReceiptWatch, read_summary
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import UndecidedError, UsageError
-from dataprep.messages import duration, printable
+from dataprep.messages import counted, duration, printable
 from dataprep.storage import ObjectInfo, Storage, open_storage
 
 BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
@@ -31,8 +32,14 @@ PROFILE_REQUEST = "profile-request.json"
 """Name of the request for a trace in the folder of a training's logs."""
 MAX_TRACE_S = 300.0
 """Longest trace that may be asked for; a second of one may take some MB."""
-_TRACES = "plugins/profile"
-_POLL_S = 2.0
+PATIENCE_S = 120.0
+"""Time that a trace may take to appear after its seconds."""
+_TRACES, _OF_RANK = "plugins/profile", "rank-"
+_TRACE = re.compile(rf"((?:{_OF_RANK}\d+/)?){_TRACES}/.")
+_TELL_S = 10.0
+"""Time between two lines about a trace that is waited for."""
+Trace = TypeVar("Trace", bound=tuple[Any, str])
+"""A trace: its host, and its name there."""
 _SAVED = "checkpoint-"
 """Beginning of the names of checkpoints."""
 _TAIL_BYTES = 1 << 18
@@ -313,14 +320,25 @@ def log_lines(data: bytes) -> Iterator[tuple[bytes, Mapping[str, Any] | None]]:
         yield text, line if isinstance(line, dict) and type(line.get("step")) is int else None
 
 
+def profile_request(seconds: float) -> bytes:
+    """Return the content of a request for a trace of some seconds."""
+    return json.dumps({"seconds": seconds, "asked_s": time.time()}).encode()
+
+
 def ask_profile(
-    url: str, seconds: float, *, patience_s: float = 120.0, sleep: Callable[[float], None] = time.sleep
+    url: str,
+    seconds: float,
+    *,
+    hosts: int = 1,
+    tell: Callable[[str], object] = str,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> list[str]:
     """Ask a running training for a trace of its next seconds; return the URLs of the traces' files.
 
     Args:
         url: Folder of its logs, on disk or in a bucket.
-        patience_s: Time to wait for the trace after these seconds.
+        hosts: Number of hosts whose traces are waited for.
+        tell: Called with lines about the progress.
 
     Raises:
         UsageError: No training logs there.
@@ -329,24 +347,65 @@ def ask_profile(
     storage = open_storage(url)
     if storage.stat(LOG_FILE) is None:
         raise UsageError(f"{url}: no {LOG_FILE} of a training there; give the folder of its logs")
-    before = {info.name for info in storage.list(_TRACES)}
-    try:
-        current: bytes | None = storage.read(PROFILE_REQUEST)
-    except FileNotFoundError:
-        current = None
-    request = json.dumps({"seconds": seconds, "asked_s": time.time()}).encode()
-    if not storage.replace(PROFILE_REQUEST, request, current):
-        raise UndecidedError(f"{storage.url_of(PROFILE_REQUEST)}: another request came first; run this again")
-    seen: dict[str, int] = {}
-    for _ in range(int((seconds + patience_s) / _POLL_S)):
-        sleep(_POLL_S)
-        found = {info.name: info.num_bytes for info in storage.list(_TRACES) if info.name not in before}
-        if found and found == seen:
-            return [storage.url_of(name) for name in sorted(found)]
+
+    def ask() -> None:
+        try:
+            current: bytes | None = storage.read(PROFILE_REQUEST)
+        except FileNotFoundError:
+            current = None
+        if not storage.replace(PROFILE_REQUEST, profile_request(seconds), current):
+            raise UndecidedError(f"{storage.url_of(PROFILE_REQUEST)}: another request came first; run this again")
+
+    def look() -> dict[tuple[str, str], int]:
+        of_ranks = takewhile(lambda info: info.name.startswith(_OF_RANK), storage.list(first=_OF_RANK))
+        listed = chain(storage.list(_TRACES), of_ranks)
+        return {(found[1], info.name): info.num_bytes for info in listed if (found := _TRACE.match(info.name))}
+
+    traces = await_traces(look, ask, seconds, place=storage.url, hosts=hosts, tell=tell, sleep=sleep)
+    return [storage.url_of(name) for _, name in sorted(traces)]
+
+
+def await_traces(
+    look: Callable[[], dict[Trace, int]],
+    ask: Callable[[], object],
+    seconds: float,
+    *,
+    place: str,
+    hosts: int,
+    tell: Callable[[str], object],
+    sleep: Callable[[float], None] = time.sleep,
+    poll_s: float = 2.0,
+) -> dict[Trace, int]:
+    """Ask for a trace, wait until new ones no longer grow, and return them with their sizes in bytes.
+
+    Args:
+        look: Returns the size of each trace that there is, by its host and its name.
+        ask: Writes the request.
+        place: Folder of the logs, for messages.
+
+    Raises:
+        UndecidedError: No trace came.
+    """
+    before, patience_s = look(), seconds + PATIENCE_S
+    ask()
+    tell(f"asked for {duration(seconds)}; the trace appears in {place}/{_TRACES}")
+    seen: dict[Trace, int] = {}
+    told_s = elapsed_s = 0.0
+    while elapsed_s < patience_s:
+        sleep(poll_s)
+        elapsed_s += poll_s
+        found = {trace: size for trace, size in look().items() if trace not in before}
+        if found == seen and len({host for host, _ in found}) >= hosts:
+            return found
         seen = found
-    raise UndecidedError(
-        f"{url}: no trace after {duration(seconds + patience_s)}; see by `dataprep watch` whether the training runs"
-    )
+        if elapsed_s - told_s >= _TELL_S:
+            told_s = elapsed_s
+            tell(f"{counted(len(found), 'trace')} after {duration(elapsed_s)} of at most {duration(patience_s)}")
+    if not seen:
+        raise UndecidedError(
+            f"{place}: no trace after {duration(patience_s)}; see by `dataprep watch` whether the training runs"
+        )
+    return seen
 
 
 def requested_s(request: bytes) -> float:

@@ -22,6 +22,7 @@ TIMEOUT_S = 900.0
 """Deadline of a command; creating a TPU or copying to its workers takes minutes."""
 SAID_CHARACTERS = 300
 """Maximum number of characters that a message quotes of the output of gcloud or a worker."""
+_MISSING = "gcloud is not on the PATH; install the Google Cloud CLI"
 _NOT_FOUND = re.compile(r"NOT_FOUND|was not found|notFound", re.IGNORECASE)
 _TYPES = " ".join(command_lines.gcloud_line("compute", "tpus", "accelerator-types", "list", zone="ZONE"))
 _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
@@ -126,7 +127,7 @@ class Gcloud:
         try:
             return subprocess.run(
                 argv,
-                env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},  # it is in Python
+                env=_environment(),
                 input=sent.text if sent else "",
                 capture_output=True,
                 text=True,
@@ -135,11 +136,23 @@ class Gcloud:
                 check=False,
             )
         except FileNotFoundError:
-            raise GcloudMissingError("gcloud is not on the PATH; install the Google Cloud CLI") from None
+            raise GcloudMissingError(_MISSING) from None
         except subprocess.TimeoutExpired:
             raise UndecidedError(
                 f"{_shown(argv)}: no answer in {timeout_s:.0f} s; run the same command again"
             ) from None
+
+    def attach(self, argv: Sequence[str]) -> int:
+        """Run a command on this terminal, and return its exit code; 0 in a dry run.
+
+        Raises:
+            GcloudMissingError: gcloud is not installed.
+        """
+        self.show(shell_words(*argv))
+        try:
+            return 0 if self.dry_run else subprocess.run(argv, env=_environment(), check=False).returncode
+        except FileNotFoundError:
+            raise GcloudMissingError(_MISSING) from None
 
     def require(self, argv: Sequence[str], *, missing_ok: bool = False) -> None:
         """Run a command, and raise an error that explains a failure.
@@ -171,6 +184,10 @@ class Gcloud:
         if not isinstance(listed, list):
             raise UndecidedError(f"{_shown(argv)}: its answer is not a JSON list; run it by hand")
         return [entry for entry in listed if isinstance(entry, dict)]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}  # gcloud is in Python
 
 
 def meaning(argv: Sequence[str], said: str) -> DataprepError:

@@ -42,6 +42,7 @@ for _each in (
     tpu_jobs.exec_command,
     tpu_jobs.copy_command,
     tpu_jobs.profile_command,
+    tpu_jobs.ssh_command,
     delete_command,
     tpu_jobs.manifest_command,
 ):

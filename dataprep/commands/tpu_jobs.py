@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +21,7 @@ from rich.text import Text
 
 from dataprep.arguments import READ, WHERE, WRITE, Texts, command_of, option, request, texts
 from dataprep.cloud.tpu import jobs
-from dataprep.cloud.tpu.command_lines import OnWorkers, fetch_command, parse_share
+from dataprep.cloud.tpu.command_lines import OnWorkers, duration_s, fetch_command, parse_share, shell_command
 from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
 from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
 from dataprep.cloud.tpu.worker import Holder
@@ -28,6 +29,7 @@ from dataprep.commands.tpu_machines import Done, Where, examples, note, state_of
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable, shell_words
+from dataprep.watching import MAX_TRACE_S, PROFILE_REQUEST, ask_profile, await_traces, profile_request
 
 _READY = ("READY", "RUNNING")
 _GRACE = "Seconds that a program gets for a checkpoint before it is killed."
@@ -123,11 +125,7 @@ class ExecOnTpu(OnWorkers):
 def _exec(asked: ExecOnTpu, where: Where) -> Done:
     workers, argv = asked.workers(), texts(asked.argv)
     fleet = where.fleet()
-    outside = [worker for worker in workers if worker >= len(fleet.target.instances) and not where.dry_run]
-    if outside:
-        raise UsageError(
-            f"`worker` {outside[0]}: {where.place.name} has workers 0 to {len(fleet.target.instances) - 1}"
-        )
+    _check_worker(fleet, *workers)
     answers = fleet.shell(argv[0] if len(argv) == 1 else shlex.join(argv), workers or None)
     for answer in answers:
         for line in answer.out.splitlines():
@@ -138,6 +136,14 @@ def _exec(asked: ExecOnTpu, where: Where) -> Done:
     facts = {answer.worker: {"code": answer.code, "out": answer.out, "error": answer.trouble} for answer in answers}
     unreached = any(answer.code is None for answer in answers)
     return Done(facts={"by_worker": facts}, code=3 if unreached else int(any(answer.code for answer in answers)))
+
+
+def _check_worker(fleet: Fleet, *workers: int) -> None:
+    """Raise UsageError for a number that no worker has; a dry run does not know how many there are."""
+    count = len(fleet.target.instances)
+    for worker in workers:
+        if worker >= count and not fleet.gcloud.dry_run:
+            raise UsageError(f"`worker` {worker}: {fleet.target.place.name} has workers 0 to {count - 1}")
 
 
 exec_command = tpu_command(
@@ -382,34 +388,72 @@ copy_command = tpu_command(
 class ProfileTpu(OnWorkers):
     """Collect the traces of all workers below LOG_FOLDER in DESTINATION, in the layout that TensorBoard reads.
 
+    With `now`, ask the training that runs for a trace first, and collect only that one. Its LOG_FOLDER is the one that
+    its command names, unless you give another; traces in a bucket stay there, and DESTINATION is not needed.
+
     Traces of several hosts that began within two minutes become one run. To see them:
     tensorboard --logdir DESTINATION, or xprof --logdir DESTINATION.
     """
 
-    log_folder: str = option("Folder of the training's logs on the workers.", kw_only=False)
-    destination: Path = option("Folder on this machine.", kw_only=False)
+    log_folder: str | None = option("Folder of the training's logs on the workers.", default=None, kw_only=False)
+    destination: Path | None = option("Folder on this machine.", default=None, kw_only=False)
+    now: str | None = option(
+        "Trace the next seconds of the training that runs, such as 5s.", default=None, metavar="DURATION"
+    )
+    run: str | None = option("Run that `now` asks.", default=None, metavar="NAME", shown="the one that runs")
+    poll_s: float = option("Seconds between looks for traces on the workers.", default=10.0, low=0.05, rare=True)
+
+    def __post_init__(self) -> None:
+        """Check the values, and that there is something to collect or to ask for."""
+        super().__post_init__()
+        if self.now is None and (self.log_folder is None or self.destination is None):
+            raise UsageError("give LOG_FOLDER and DESTINATION, or `now` to trace a training that runs")
+        if self.now is not None and not 0 < self.seconds <= MAX_TRACE_S:
+            raise UsageError(f"`now` {self.now}: expected 1s to {MAX_TRACE_S:.0f}s")
+
+    @property
+    def seconds(self) -> int:
+        """Seconds of the trace to ask for; 0: none."""
+        return 0 if self.now is None else duration_s(self.now)
 
 
 def _profile(asked: ProfileTpu, where: Where) -> Done:
-    log_folder, destination = asked.log_folder, asked.destination
-    if "://" in log_folder:
-        raise UsageError(f"{log_folder}: traces in a bucket are in one place already; give it to xprof --logdir")
-    fleet = where.fleet()
-    answers = fleet.call("traces", log_folder)
-    require_all(answers, "list traces")
-    sizes = {(answer.worker, path): size for answer in answers for path, size in answer.reply["files"].items()}
-    folders = {answer.worker: answer.reply["folder"] for answer in answers}
-    if where.dry_run:
-        fleet.gcloud.run(fetch_command(fleet.target, 0, f"{log_folder}/plugins/profile", "FOLDER"))
+    folder, destination, seconds = asked.log_folder, asked.destination, asked.seconds
+    fleet, run = where.fleet(), ""
+    if seconds and (folder is None or "://" not in folder):
+        run, named = _logging_run(fleet, asked.run)
+        folder = folder or named
+    if folder is None and where.dry_run:
+        fleet.gcloud.show(f"# then write {PROFILE_REQUEST} into the folder of its logs, and wait for the traces")
         return Done()
+    if folder is None:
+        raise UsageError(f"run {run}: its command names no folder of logs; give LOG_FOLDER")
+    if "://" in folder:
+        return _profile_in_bucket(fleet, folder, seconds, where)
+    if destination is None:
+        raise UsageError(f"{folder} is on the workers; give it and a folder here, as LOG_FOLDER and DESTINATION")
+    request = profile_request(seconds).decode() if seconds else ""
+    if where.dry_run:
+        if request:
+            fleet.call("put", run, f"{folder}/{PROFILE_REQUEST}", request)
+        fleet.gcloud.run(fetch_command(fleet.target, 0, f"{folder}/plugins/profile", "FOLDER"))
+        return Done()
+    folders: dict[int, str] = {}
+
+    def look() -> dict[Trace, int]:
+        answers = fleet.call("traces", folder, f"--run={run}")
+        require_all(answers, "list traces")
+        folders.update((answer.worker, answer.reply["folder"]) for answer in answers)
+        return {(answer.worker, path): size for answer in answers for path, size in answer.reply["files"].items()}
+
+    def ask() -> None:
+        require_all(fleet.call("put", run, f"{folder}/{PROFILE_REQUEST}", request), "ask for a trace")
+
+    hosts, poll_s = len(fleet.target.instances), asked.poll_s
+    sizes = await_traces(look, ask, seconds, place=folder, hosts=hosts, tell=note, poll_s=poll_s) if seconds else look()
     if not sizes:
-        raise UsageError(f"{log_folder}: no traces on any worker; train with --profile-steps A:B")
-    placed = arrange(sizes)
-    with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
-        fetched = _fetch(fleet, folders, sizes, Path(scratch))
-        for trace, target in placed.items():
-            (destination / target).parent.mkdir(parents=True, exist_ok=True)
-            fetched[trace].rename(destination / target)
+        raise UsageError(f"{folder}: no traces on any worker; train with --profile-steps A:B, or give `now`")
+    placed = _collect(fleet, folders, sizes, destination)
     runs = sorted({PurePosixPath(target).parent.name for target in placed.values()})
     workers = len({worker for worker, _ in placed})
     where.say(f"{len(placed)} traces of {workers} workers in {destination}: {', '.join(runs)}")
@@ -417,7 +461,94 @@ def _profile(asked: ProfileTpu, where: Where) -> Done:
 
 
 profile_command = tpu_command(
-    ProfileTpu, _profile, "profile", "tpu profile my-tpu --zone us-central2-b logs/run-1 traces"
+    ProfileTpu,
+    _profile,
+    "profile",
+    "tpu profile my-tpu --zone us-central2-b --now 5s",
+    "tpu profile my-tpu --zone us-central2-b logs/run-1 traces",
+)
+
+
+def _profile_in_bucket(fleet: Fleet, url: str, seconds: int, where: Where) -> Done:
+    if not seconds:
+        raise UsageError(f"{url}: traces in a bucket are in one place already; give it to xprof --logdir")
+    if where.dry_run:
+        fleet.gcloud.show(f"# then write {url}/{PROFILE_REQUEST}, and wait for the traces in {url}/plugins/profile")
+        return Done()
+    traces = ask_profile(url, seconds, hosts=len(fleet.target.instances), tell=note)
+    where.say("\n".join(traces))
+    return Done(facts={"log_folder": url, "traces": traces})
+
+
+_LOG_OPTIONS = (("--log-dir", "--log_dir", "--logdir"), ("--output-dir", "--output_dir", "--workdir"))
+"""Options of the trainings for the folder of their logs; the second ones apply where none of the first is given."""
+
+
+def _logging_run(fleet: Fleet, name: str | None) -> tuple[str, str | None]:
+    """Return the run that is running, and the folder of logs that its command names, if any."""
+    answers = fleet.call("status")
+    if fleet.gcloud.dry_run:
+        return name or "RUN", None
+    require_all(answers, "list runs")
+    states = [item for answer in answers for item in answer.reply["runs"].items()]
+    running = {run: state["argv"] for run, state in states if state["state"] == "running"}
+    if name is None and len(running) == 1:
+        (name,) = running
+    if name not in running:
+        raise UsageError(
+            f"`run` {name or '(not given)'}: expected one of the runs that are running: {', '.join(running) or 'none'}"
+        )
+    words = [part for word in running[name] for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    for options in _LOG_OPTIONS:
+        given = [value for option, value in pairwise(words) if option in options]
+        if given:
+            return name, given[-1]
+    return name, None
+
+
+def _collect(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], destination: Path) -> Mapping[Trace, str]:
+    """Fetch traces into a folder; return their paths in it."""
+    placed = arrange(sizes)
+    with tempfile.TemporaryDirectory(dir=destination.parent) as scratch:
+        fetched = _fetch(fleet, folders, sizes, Path(scratch))
+        for trace, target in placed.items():
+            (destination / target).parent.mkdir(parents=True, exist_ok=True)
+            fetched[trace].rename(destination / target)
+    return placed
+
+
+@request
+class SshToTpu(OnWorkers):
+    """Open a shell on one worker; `dataprep tpu exec` runs a command on all.
+
+    The ports that `forward` names lead to the worker while the shell is open: with 6006, a TensorBoard that you start
+    there is at http://localhost:6006 here.
+    """
+
+    worker: int = option("Number of the worker.", default=0, low=0, metavar="N", group=WHERE)
+    forward: Texts = option(
+        "Port of this machine that leads to the worker's; may be repeated.",
+        default=(),
+        metavar="PORT[:PORT]",
+        also=("-L",),
+    )
+
+
+def _ssh(asked: SshToTpu, where: Where) -> Done:
+    fleet = where.fleet()
+    _check_worker(fleet, asked.worker)
+    # Only the TPU API numbers its workers; a dry run does not know the names of several machines.
+    worker = asked.worker if fleet.target.api == "tpu" or not where.dry_run else 0
+    code = fleet.gcloud.attach(shell_command(fleet.target, worker, texts(asked.forward)))
+    return Done(facts={"worker": asked.worker, "code": code}, code=code)
+
+
+ssh_command = tpu_command(
+    SshToTpu,
+    _ssh,
+    "ssh",
+    "tpu ssh my-tpu --zone us-central2-b",
+    "tpu ssh my-tpu --zone us-central2-b --worker 3 -L 6006",
 )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from importlib import metadata
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ class ProfileRun(Request):
 
 
 def _profile(asked: ProfileRun, *, as_json: bool) -> None:
-    traces = ask_profile(str(asked.run), asked.seconds)
+    traces = ask_profile(str(asked.run), asked.seconds, tell=partial(click.echo, err=True))
     click.echo(json.dumps({"traces": traces}) if as_json else "\n".join(traces))
 
 

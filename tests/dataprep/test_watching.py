@@ -132,10 +132,13 @@ def test_a_trace_is_asked_for_and_waited_for(storage_url):
     trace = "plugins/profile/2026/host.xplane.pb"
     storage.create("plugins/profile/2025/host.xplane.pb", b"old")
     looks = iter([lambda: None, lambda: storage.create(trace, b"new"), *[lambda: None] * 2])
-    assert ask_profile(storage_url, 5, sleep=lambda _: next(looks)()) == [storage.url_of(trace)]
+    lines: list[str] = []
+    assert ask_profile(storage_url, 5, tell=lines.append, sleep=lambda _: next(looks)()) == [storage.url_of(trace)]
     assert requested_s(storage.read(PROFILE_REQUEST)) == 5
-    with pytest.raises(UndecidedError, match="no trace after 15 s"):
-        ask_profile(storage_url, 5, patience_s=10, sleep=lambda _: None)
+    assert lines == [f"asked for 5 s; the trace appears in {storage.url}/plugins/profile"]
+    with pytest.raises(UndecidedError, match="no trace after 2 min"):
+        ask_profile(storage_url, 5, tell=lines.append, sleep=lambda _: None)
+    assert lines[2] == "0 traces after 10 s of at most 2 min"
 
 
 def test_a_request_is_refused_where_no_training_logs(tmp_path):

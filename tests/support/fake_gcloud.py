@@ -348,12 +348,14 @@ def _delete(*kinds: str) -> Any:
 
 def _ssh(cloud: FakeCloud, positional: list[str], flags: dict[str, str]) -> int:
     worker = flags.get("--worker", "0")
-    tpu, command = positional[0], flags["--command"]
+    tpu, command = positional[0], flags.get("--command")
     home, root = cloud.home(worker, tpu), cloud.root(worker, tpu)
     if not home.exists():
         raise _Refused(f"NOT_FOUND: worker {worker} of {tpu} was not found")
     path = f"{cloud.folder / 'bin'}:{SYSTEM_PATH}"
     environment = {"HOME": str(home), "DATAPREP_TPU_ROOT": str(root), "PATH": path, "LANG": "C.UTF-8"}
+    if command is None:
+        return subprocess.run(["sh"], cwd=home, env=environment).returncode
     for _ in range(ATTEMPTS):
         how = cloud.take_drop(worker if "--worker" in flags else tpu, command)
         if how != "before":

@@ -44,6 +44,8 @@ PACKAGES = ("gcc", "libjpeg-dev", "python3-venv")
 """Debian packages of every worker: the compiler of the loaders' decoder, and Python's virtual environments."""
 _LABEL = re.compile(r"([a-z][-_a-z0-9]{0,62})=([-_a-z0-9]{0,63})")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+_PORTS = re.compile(r"([0-9]{1,5})(?::([0-9]{1,5}))?")
+_MOST_PORT = 65535
 _SHARE = re.compile(r"([A-Za-z0-9.-]+:/[^\s=:]*)=(/[^\s=:]+)")
 
 
@@ -338,9 +340,26 @@ def ssh_command(target: Target, worker: int, command: str) -> list[str]:
     """
     place, flags = target.place, {"internal_ip": target.internal_ip, "quiet": True, "command": command}
     if target.api == "tpu":
-        number = target.instances[worker]
-        return gcloud_line(*_TPU_VM, "ssh", place.name, **place.flags, worker=number, **flags)
+        return gcloud_line(*_TPU_VM, "ssh", place.name, **place.flags, worker=str(worker), **flags)
     return gcloud_line("compute", "ssh", target.instances[worker], **place.flags, **flags)
+
+
+def shell_command(target: Target, worker: int, ports: Sequence[str]) -> list[str]:
+    """Return the command that opens a shell on a worker.
+
+    Args:
+        ports: Ports of this machine that lead to the same port of the worker, or to another: `6006` or `6006:9012`.
+
+    Raises:
+        UsageError: A port has another form.
+    """
+    flags = []
+    for text in ports:
+        match = _PORTS.fullmatch(text)
+        if match is None or not all(0 < int(port) <= _MOST_PORT for port in match.groups(match[1])):
+            raise UsageError(f"`forward` {text}: expected a port, such as 6006, or LOCAL:REMOTE, such as 6006:9012")
+        flags.append(f"--ssh-flag=-L{match[1]}:localhost:{match[2] or match[1]}")
+    return [*(word for word in ssh_command(target, worker, "") if word != "--quiet"), *flags]  # gcloud may ask
 
 
 def copy_commands(target: Target, source: str, destination: str, *, recurse: bool) -> list[list[str]]:

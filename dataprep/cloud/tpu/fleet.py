@@ -68,6 +68,7 @@ class Reply(RunState, total=False):
     environment: str
     mount: str
     folder: str
+    path: str
     files: dict[str, int]
 
 

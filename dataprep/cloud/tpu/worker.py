@@ -34,6 +34,8 @@ MARK = "DATAPREP_RUN"
 ROOT = Path(os.environ.get("DATAPREP_TPU_ROOT", "/"))
 """Folder that contains dev, proc/mounts, run and tmp; tests use another one."""
 CHIP = re.compile(re.escape(str(ROOT / "dev")) + r"/(accel\d+|vfio/\d+)")
+UV = "uv==0.13.9"
+"""What makes environments on workers that have no uv."""
 START_TIMEOUT_S = 20.0
 MOUNT_ATTEMPTS = 10
 MOUNT_TIMEOUT_S = 20.0
@@ -394,7 +396,7 @@ def environment(options: argparse.Namespace) -> dict[str, str | bool]:
         uv = shutil.which("uv") or str(_base(options) / "uv/bin/uv")
         if not Path(uv).exists():
             _call([sys.executable, "-m", "venv", str(_base(options) / "uv")])
-            _call([str(_base(options) / "uv/bin/pip"), "install", "--quiet", "uv"])
+            _call([str(_base(options) / "uv/bin/pip"), "install", "--quiet", UV])
         shutil.rmtree(code / ".venv", ignore_errors=True)
         _call([uv, "venv", "--quiet", "--python", options.python, str(code / ".venv")])
         _call([uv, "pip", "install", "--quiet", "--python", python, "-r", str(requirements)])
@@ -465,9 +467,28 @@ def _answers(target: str) -> bool:
 # Traces
 
 
+def put(options: argparse.Namespace) -> dict[str, str]:
+    """Write a small file; a relative path is below the folder in which the run began."""
+    target = _begun_in(options) / options.path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".part-{os.getpid()}-{target.name}")
+    partial.write_text(options.text)
+    partial.replace(target)
+    return {"path": str(target)}
+
+
+def _begun_in(options: argparse.Namespace) -> Path:
+    """Return the folder in which a run began."""
+    command = _read(_run_folder(options) / "command.json")
+    if command is None:
+        raise Failure(f"no run {options.run}; see dataprep tpu status")
+    return Path(command["cwd"])
+
+
 def traces(options: argparse.Namespace) -> dict[str, str | dict[str, int]]:
     """Find traces below a folder of logs, with their relative paths and sizes."""
-    below = [Path(options.home), _base(options) / "current"]  # runs begin in the code's folder
+    # Runs begin in the code's folder.
+    below = [_begun_in(options)] if options.run else [Path(options.home), _base(options) / "current"]
     folder = next((path for base in below if (path := base / options.folder).exists()), below[0] / options.folder)
     found = [
         path
@@ -637,7 +658,8 @@ ACTIONS = {
     "unpack": (unpack, False, [("archive", {}), ("name", {}), ("sha256", {})]),
     "environment": (environment, False, [("requirements", {}), ("--python", {"default": "3.13"})]),
     "mount": (mount, True, [("source", {}), ("target", {}), ("--delay-s", {"type": float, "default": 1.0})]),
-    "traces": (traces, False, [("folder", {})]),
+    "put": (put, False, [_RUN, ("path", {}), ("text", {})]),
+    "traces": (traces, False, [("folder", {}), ("--run", {"default": ""})]),
 }
 
 if __name__ == "__main__":

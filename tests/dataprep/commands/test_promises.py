@@ -69,6 +69,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "tpu exec": ("my-tpu", *ZONE, "--", "echo", "hello"),
     "tpu copy": ("my-tpu", *ZONE, "{code}/pins.txt", "pins.txt"),
     "tpu profile": ("my-tpu", *ZONE, "logs", "{world}/traces"),
+    "tpu ssh": ("my-tpu", *ZONE, "-L", "6006"),
     "tpu manifest": ("mae", "--type", "v6e-16", "--image", "image", "--", "dataprep-pretrain-mae"),
     "tpu delete": ("my-tpu", *ZONE, "--yes"),
     "verify": ("{dataset}", "--workers", "1"),

@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -15,6 +16,8 @@ import yaml
 from dataprep.commands.build import command as build_command
 from dataprep.commands.tpu import command as tpu_command
 from dataprep.errors import StorageError, UsageError
+from dataprep.storage import open_storage
+from dataprep.watching import PROFILE_REQUEST
 from tests.support.builds import build_arguments, build_warm, command, digests, invoked
 from tests.support.kubernetes import fits_kubernetes
 from tests.support.tpu import QUICK, counting, starts, tpu
@@ -365,6 +368,69 @@ def test_profile_makes_one_run_of_all_workers(pod):
         tpu("profile", "empty", "traces")
     with pytest.raises(UsageError, match="traces in a bucket are in one place already"):
         tpu("profile", "gs://bucket/logs", "traces")
+
+
+TRACED = (
+    "until grep -q '\"seconds\": 5,' logs/profile-request.json; do sleep 0.05; done; "
+    "cd logs/plugins/profile && mkdir 2026_11_21_12_00_00 && echo new > 2026_11_21_12_00_00/host.xplane.pb; sleep 600"
+)
+
+
+def test_profile_now_asks_the_run_on_every_worker_and_collects_its_trace_alone(pod):
+    for worker in range(2):
+        old = pod.home(worker) / "logs/plugins/profile/2026_11_20_12_00_00/host.xplane.pb"
+        old.parent.mkdir(parents=True)
+        old.write_bytes(b"old")
+    tpu("run", "--run", "mae", "--detach", "--", "sh", "-c", TRACED, "train", "--output_dir=none", "--log-dir", "logs")
+    result = tpu("profile", "--now", "5s", "logs", "traces", "--poll-s", "0.3", "--json")
+    assert result.stderr.startswith("asked for 5 s; the trace appears in logs/plugins/profile\n")
+    assert json.loads(result.stdout)["runs"] == ["2026_11_21_12_00_00"]
+    assert {path.name: path.read_text() for path in Path("traces").rglob("*.pb")} == {
+        f"worker-{worker:02d}.2026_11_21_12_00_00.host.xplane.pb": "new\n" for worker in range(2)
+    }
+    with pytest.raises(UsageError, match="logs is on the workers; give it and a folder here"):
+        tpu("profile", "--now", "5s")
+    with pytest.raises(UsageError, match=r"--run other: expected one of the runs that are running: mae"):
+        tpu("profile", "--now", "5s", "--run", "other")
+
+
+def test_profile_now_waits_for_the_traces_of_all_hosts_in_the_bucket_that_the_command_names(pod, bucket_url):
+    storage = open_storage(bucket_url)
+    storage.create("log.txt", b"")
+    words = ("sh", "-c", "sleep 600", "train", "--output-dir", "here", f"--log_dir={bucket_url}")
+    tpu("run", "--run", "mae", "--detach", "--", *words)
+    traces = [f"{host}plugins/profile/2026/host.xplane.pb" for host in ("", "rank-01/")]
+
+    def train() -> None:
+        wait_for(lambda: storage.stat(PROFILE_REQUEST))
+        for trace in traces:
+            storage.create(trace, b"trace")
+
+    with ThreadPoolExecutor() as pool:
+        pool.submit(train)
+        result = tpu("profile", "--now", "5s", "--json")
+    assert json.loads(result.stdout)["traces"] == [f"{bucket_url}/{trace}" for trace in traces]
+
+
+@pytest.mark.parametrize("words", [(), ("logs",), ("--now", "0s"), ("--now", "1h")])
+def test_profile_without_a_place_or_with_an_impossible_time_is_refused(words):
+    with pytest.raises(UsageError, match=r"give LOG_FOLDER and DESTINATION, or --now|--now .*: expected 1s to 300s"):
+        tpu("profile", *words)
+
+
+def test_ssh_opens_a_shell_with_forwarded_ports_on_one_worker(pod):
+    words = command("tpu", "ssh", "my-tpu", "--zone", "us-central2-b", "--worker", "1", "-L", "6006", "-L", "80:9012")
+    ran = subprocess.run(words, input='echo "in $HOME"; exit 3', capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (3, f"in {pod.home(1)}\n"), ran.stderr
+    shown = tpu("ssh", "--dry-run", *words[-6:]).stdout.splitlines()[-1]
+    assert shlex.split(shown) == pod.calls(" ssh ")[0]
+    assert shlex.split(shown)[-3:] == [
+        *("--worker=1", "--ssh-flag=-L6006:localhost:6006", "--ssh-flag=-L80:localhost:9012"),
+    ]
+    with pytest.raises(UsageError, match="--worker 2: my-tpu has workers 0 to 1"):
+        tpu("ssh", "--worker", "2")
+    with pytest.raises(UsageError, match="--forward 70000: expected a port"):
+        tpu("ssh", "-L", "70000")
 
 
 TRAINING = ("--", "dataprep-pretrain-mae", "--resume", "automatic")
