@@ -313,27 +313,32 @@ class GCSStorage:
         with bucket_errors(self.url_of(name), "storage.objects.create"):
             self._send(name, io.BytesIO(data), len(data), crc32c_of_bytes(data), generation=None)
 
-    def append(self, info: base.ObjectInfo, data: bytes) -> bool:
+    def append(self, info: base.ObjectInfo, data: bytes) -> base.ObjectInfo | None:
         """Append to exactly this object with three requests: an upload, which the server joins to it and which is then
         removed.
 
-        False if the object is not this one any more, which it is not after a lost response either.
+        Returns:
+            The longer object; None if the object is not this one any more, which it is not after a lost response
+            either.
         """
-        from google.api_core.exceptions import PreconditionFailed
+        from google.api_core.exceptions import NotFound, PreconditionFailed
 
         tail = f"{_TAIL}-{uuid4().hex}"
         try:
-            with bucket_errors(self.url_of(info.name), "storage.objects.create"):
+            with (
+                contextlib.suppress(PreconditionFailed),
+                bucket_errors(self.url_of(info.name), "storage.objects.create"),
+            ):
                 self._send(tail, io.BytesIO(data), len(data), crc32c_of_bytes(data))
                 blob = self._blob(info.name)
                 blob.content_type = _content_type(info.name)
                 sources, retry = [self._blob(info.name), self._blob(tail)], gcs_client.retry_policy()
-                blob.compose(sources, if_generation_match=info.generation, retry=retry)
-        except PreconditionFailed:
-            return False
+                with contextlib.suppress(NotFound):
+                    blob.compose(sources, if_generation_match=info.generation, retry=retry)
+                    return _info(info.name, blob)
         finally:
             self._discard(tail)
-        return True
+        return None
 
     def _discard(self, name: str) -> None:
         with contextlib.suppress(StorageError):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from dataprep.errors import ConflictError, DataprepError, UsageError
 from dataprep.formats.example import checksum, frame_head, message, varint
 from dataprep.messages import counted, visible
-from dataprep.storage import Storage, disk_errors, open_storage
+from dataprep.storage import ObjectInfo, Storage, disk_errors, open_storage
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.spool import temporary_folder
 from dataprep.watching import LOG_FILE, PROFILE_REQUEST, log_lines, requested_s
@@ -147,8 +147,10 @@ class BucketCopy:
         if not isinstance(storage, GCSStorage):
             raise UsageError(f"`log_dir` {storage.url}: cannot be written; expected a folder on a disk or gs://")
         self._storage, self._folder = storage, folder
-        self._copied: dict[str, int] = {}
-        """Bytes of each file that grows which were looked at, all of them in the bucket."""
+        self._copied: dict[str, ObjectInfo | None] = {}
+        """Object of each file that grows, as this process last wrote it."""
+        self._left: set[str] = set()
+        """Files that another program writes."""
         self._written: dict[str, tuple[int, int]] = {}
         self._seen: dict[str, tuple[int, int]] = {}
         """Size and time of each other file, when it was written to the bucket, and at the last look."""
@@ -183,20 +185,32 @@ class BucketCopy:
                 self._seen[name] = state
 
     def _extend(self, name: str, path: Path) -> None:
-        before = self._copied.get(name)
-        if before is not None and (before < 0 or path.stat().st_size <= before):
+        info = self._copied.get(name)
+        if name in self._left or (info is not None and path.stat().st_size <= info.num_bytes):
             return
-        data = path.read_bytes()
-        data = data[: complete_bytes(data, is_log=not path.name.startswith(_EVENTS))]
-        info = self._storage.stat(name) if before is not None else None
-        if info is None:  # of an earlier process, or removed
-            self._storage.put(name, data)
-        elif info.num_bytes > len(data) or info.crc32c != crc32c_of_bytes(data[: info.num_bytes]):
-            self._copied[name] = -1
+        if info is not None:
+            fresh = self._complete(path, info.num_bytes)
+            appended = self._storage.append(info, fresh) if fresh else info
+            self._copied[name] = appended or self._ours(name, path)
+        if self._copied.get(name) is None:  # of an earlier process, or removed
+            self._storage.put(name, self._complete(path, 0))
+            self._copied[name] = self._storage.stat(name)
+
+    def _complete(self, path: Path, first: int) -> bytes:
+        """Return the complete lines or events after the first bytes, which are in the bucket and are not read again."""
+        with path.open("rb") as file:
+            file.seek(first)
+            data = file.read()
+        return data[: complete_bytes(data, is_log=not path.name.startswith(_EVENTS))]
+
+    def _ours(self, name: str, path: Path) -> ObjectInfo | None:
+        """Return an object that another version has replaced, if that is ours: the response to its last append was
+        lost."""
+        info, data = self._storage.stat(name), path.read_bytes()
+        if info is not None and info.crc32c != crc32c_of_bytes(data[: info.num_bytes]):
+            self._left.add(name)
             raise ConflictError(f"{self._storage.url_of(name)}: another program writes it; this one no longer does")
-        elif len(data) > info.num_bytes and not self._storage.append(info, data[info.num_bytes :]):
-            return  # changed by now: the next look compares again
-        self._copied[name] = len(data)
+        return info
 
 
 def complete_bytes(data: bytes, *, is_log: bool) -> int:

@@ -326,9 +326,11 @@ def _raise_taken():
 def test_bytes_are_appended_to_exactly_the_given_object(storage: GCSStorage) -> None:
     storage.put("log", b"a")
     first = storage.stat("log")
-    assert storage.append(first, b"b")
-    second = storage.stat("log")
+    second = storage.append(first, b"b")
+    assert second == storage.stat("log") and second.version == storage.stat("log").version
     assert not storage.append(first, b"c")
     storage.put("log", b"d")
     assert not storage.append(second, b"c")
     assert (storage.read("log"), [info.name for info in storage.list()]) == (b"d", ["log"])
+    storage.delete("log")
+    assert not storage.append(second, b"c")
