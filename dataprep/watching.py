@@ -361,51 +361,57 @@ def ask_profile(
         listed = chain(storage.list(_TRACES), of_ranks)
         return {(found[1], info.name): info.num_bytes for info in listed if (found := _TRACE.match(info.name))}
 
-    traces = await_traces(look, ask, seconds, place=storage.url, hosts=hosts, tell=tell, sleep=sleep)
-    return [storage.url_of(name) for _, name in sorted(traces)]
+    wait = TraceWait(seconds=seconds, hosts=hosts, tell=tell, sleep=sleep)
+    return [storage.url_of(name) for _, name in sorted(wait.traces(storage.url, look, ask))]
 
 
-def await_traces(
-    look: Callable[[], dict[Trace, int]],
-    ask: Callable[[], object],
-    seconds: float,
-    *,
-    place: str,
-    hosts: int,
-    tell: Callable[[str], object],
-    sleep: Callable[[float], None] = time.sleep,
-    poll_s: float = 2.0,
-) -> dict[Trace, int]:
-    """Ask for a trace, wait until new ones no longer grow, and return them with their sizes in bytes.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceWait:
+    """Waits for a trace that a running training is asked for."""
 
-    Args:
-        look: Returns the size of each trace that there is, by its host and its name.
-        ask: Writes the request.
-        place: Folder of the logs, for messages.
+    seconds: float
+    """Length of the trace."""
+    hosts: int = 1
+    """Number of hosts whose traces are waited for."""
+    tell: Callable[[str], object] = str
+    """Called with lines about the progress."""
+    sleep: Callable[[float], None] = time.sleep
+    poll_s: float = 2.0
+    """Time between two looks."""
 
-    Raises:
-        UndecidedError: No trace came.
-    """
-    before, patience_s = look(), seconds + PATIENCE_S
-    ask()
-    tell(f"asked for {duration(seconds)}; the trace appears in {place}/{_TRACES}")
-    seen: dict[Trace, int] = {}
-    told_s = elapsed_s = 0.0
-    while elapsed_s < patience_s:
-        sleep(poll_s)
-        elapsed_s += poll_s
-        found = {trace: size for trace, size in look().items() if trace not in before}
-        if found == seen and len({host for host, _ in found}) >= hosts:
-            return found
-        seen = found
-        if elapsed_s - told_s >= _TELL_S:
-            told_s = elapsed_s
-            tell(f"{counted(len(found), 'trace')} after {duration(elapsed_s)} of at most {duration(patience_s)}")
-    if not seen:
-        raise UndecidedError(
-            f"{place}: no trace after {duration(patience_s)}; see by `dataprep watch` whether the training runs"
-        )
-    return seen
+    def traces(self, place: str, look: Callable[[], dict[Trace, int]], ask: Callable[[], object]) -> dict[Trace, int]:
+        """Ask, wait until there are new traces that no longer grow, and return them with their sizes in bytes.
+
+        Args:
+            place: Folder of the logs, for messages.
+            look: Returns the size of each trace that there is, by its host and its name.
+            ask: Writes the request.
+
+        Raises:
+            UndecidedError: No trace came.
+        """
+        before, patience_s = look(), self.seconds + PATIENCE_S
+        ask()
+        self.tell(f"asked for {duration(self.seconds)}; the trace appears in {place}/{_TRACES}")
+        seen: dict[Trace, int] = {}
+        told_s = elapsed_s = 0.0
+        while elapsed_s < patience_s:
+            self.sleep(self.poll_s)
+            elapsed_s += self.poll_s
+            found = {trace: size for trace, size in look().items() if trace not in before}
+            if found == seen and len({host for host, _ in found}) >= self.hosts:
+                return found
+            seen = found
+            if elapsed_s - told_s >= _TELL_S:
+                told_s = elapsed_s
+                self.tell(
+                    f"{counted(len(found), 'trace')} after {duration(elapsed_s)} of at most {duration(patience_s)}"
+                )
+        if not seen:
+            raise UndecidedError(
+                f"{place}: no trace after {duration(patience_s)}; see by `dataprep watch` whether the training runs"
+            )
+        return seen
 
 
 def requested_s(request: bytes) -> float:

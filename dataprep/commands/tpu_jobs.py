@@ -29,7 +29,7 @@ from dataprep.commands.tpu_machines import Done, Where, examples, note, state_of
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable, shell_words
-from dataprep.watching import MAX_TRACE_S, PROFILE_REQUEST, ask_profile, await_traces, profile_request
+from dataprep.watching import MAX_TRACE_S, PROFILE_REQUEST, TraceWait, ask_profile, profile_request
 
 _READY = ("READY", "RUNNING")
 _GRACE = "Seconds that a program gets for a checkpoint before it is killed."
@@ -449,8 +449,8 @@ def _profile(asked: ProfileTpu, where: Where) -> Done:
     def ask() -> None:
         require_all(fleet.call("put", run, f"{folder}/{PROFILE_REQUEST}", request), "ask for a trace")
 
-    hosts, poll_s = len(fleet.target.instances), asked.poll_s
-    sizes = await_traces(look, ask, seconds, place=folder, hosts=hosts, tell=note, poll_s=poll_s) if seconds else look()
+    wait = TraceWait(seconds=seconds, hosts=len(fleet.target.instances), tell=note, poll_s=asked.poll_s)
+    sizes = wait.traces(folder, look, ask) if seconds else look()
     if not sizes:
         raise UsageError(f"{folder}: no traces on any worker; train with --profile-steps A:B, or give `now`")
     placed = _collect(fleet, folders, sizes, destination)

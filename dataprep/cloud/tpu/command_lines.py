@@ -73,9 +73,11 @@ class Place:
 
 
 def gcloud_line(*words: str, **flags: object) -> list[str]:
-    """Return a command line of gcloud; a flag that is True has no value, and one that is None or empty is left out."""
-    given = {name.replace("_", "-"): value for name, value in flags.items() if value not in (None, False, "")}
-    return ["gcloud", *words, *(f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items())]
+    """Return a command line of gcloud; a flag that is True has no value, one with several is repeated, and one that is
+    None or empty is left out."""
+    several = ((name, each) for name, value in flags.items() for each in (value if type(value) is list else [value]))
+    given = [(name.replace("_", "-"), value) for name, value in several if value not in (None, False, "")]
+    return ["gcloud", *words, *(f"--{name}" if value is True else f"--{name}={value}" for name, value in given)]
 
 
 def duration_s(text: str) -> int:
@@ -338,10 +340,7 @@ def ssh_command(target: Target, worker: int, command: str) -> list[str]:
     Each worker gets a call of its own, because gcloud mixes the outputs and exit codes of several; its output
     directory, which would separate them, is a folder named None in SDK 528.
     """
-    place, flags = target.place, {"internal_ip": target.internal_ip, "quiet": True, "command": command}
-    if target.api == "tpu":
-        return gcloud_line(*_TPU_VM, "ssh", place.name, **place.flags, worker=str(worker), **flags)
-    return gcloud_line("compute", "ssh", target.instances[worker], **place.flags, **flags)
+    return _ssh_line(target, worker, quiet=True, command=command)
 
 
 def shell_command(target: Target, worker: int, ports: Sequence[str]) -> list[str]:
@@ -358,8 +357,15 @@ def shell_command(target: Target, worker: int, ports: Sequence[str]) -> list[str
         match = _PORTS.fullmatch(text)
         if match is None or not all(0 < int(port) <= _MOST_PORT for port in match.groups(match[1])):
             raise UsageError(f"`forward` {text}: expected a port, such as 6006, or LOCAL:REMOTE, such as 6006:9012")
-        flags.append(f"--ssh-flag=-L{match[1]}:localhost:{match[2] or match[1]}")
-    return [*(word for word in ssh_command(target, worker, "") if word != "--quiet"), *flags]  # gcloud may ask
+        flags.append(f"-L{match[1]}:localhost:{match[2] or match[1]}")
+    return _ssh_line(target, worker, ssh_flag=flags)  # not quiet: gcloud may ask
+
+
+def _ssh_line(target: Target, worker: int, **flags: object) -> list[str]:
+    place, flags = target.place, {"internal_ip": target.internal_ip, **flags}
+    if target.api == "tpu":
+        return gcloud_line(*_TPU_VM, "ssh", place.name, **place.flags, worker=str(worker), **flags)
+    return gcloud_line("compute", "ssh", target.instances[worker], **place.flags, **flags)
 
 
 def copy_commands(target: Target, source: str, destination: str, *, recurse: bool) -> list[list[str]]:
