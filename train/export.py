@@ -3,7 +3,7 @@
 dataprep-export runs/mae/checkpoint-000040000-….pth vit_base.safetensors
 timm.create_model("vit_base_patch16_224", num_classes=0).load_state_dict(load_file("vit_base.safetensors"))
 
-docs/training.md shows how timm and Hugging Face load a file, and what its facts are.
+docs/checkpoints.md shows how timm and Hugging Face load a file, and what its facts are.
 """
 
 from __future__ import annotations

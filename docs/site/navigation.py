@@ -25,6 +25,7 @@ PARTS = {
         "docs/bottleneck",
         "docs/capacity",
         "docs/training",
+        "docs/checkpoints",
     ),
     "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions"),
     "Reference": (

@@ -61,8 +61,8 @@ def test_timm_takes_the_encoder_and_computes_the_same(mae, tmp_path, suffix):
 
 
 def snippets(number: int, **words: str) -> dict[str, Any]:
-    """Run one of the snippets of docs/training.md on another file; return the names that it leaves behind."""
-    section = (ROOT / "docs/training.md").read_text().partition("## Files for timm and Hugging Face")[2]
+    """Run one of the snippets of docs/checkpoints.md on another file; return the names that it leaves behind."""
+    section = (ROOT / "docs/checkpoints.md").read_text().partition("## Files for timm and Hugging Face")[2]
     text = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[number]
     for old, new in words.items():
         assert old in text
@@ -99,8 +99,8 @@ def test_the_documents_snippet_reads_the_names_of_the_classes(mae, tmp_path):
 
 def test_the_documents_snippet_loads_a_file_into_hugging_faces_network(mae, tmp_path):
     export(mae[1], str(tmp_path / "vitmae.safetensors"), names="vitmae")
-    section = (ROOT / "docs/training.md").read_text().partition("## Files for timm and Hugging Face")[2]
-    text = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[2]
+    section = (ROOT / "docs/checkpoints.md").read_text().partition("## Files for timm and Hugging Face")[2]
+    text = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[1]
     whole = text.replace("vitmae.safetensors", f"{tmp_path}/vitmae.safetensors") + "\nprint(outputs.shape)\n"
     ended = subprocess.run([str(PEERS), "-c", whole], capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr[-2000:]
