@@ -165,7 +165,7 @@ def _is_same(view: View, manifest: Manifest, choice: Choice) -> bool:
 
 
 def _publish(storage: Storage, view: View, replaces: bool) -> None:
-    """Put a view's description in place; the replaced one and its files stay, for runs that go on from them."""
+    """Put a view's description in place; the replaced one and its files stay, for runs that continue from them."""
     file = view_file(view.name, VIEW_JSON)
     data = json.dumps(asdict(view), indent=1).encode()
     old = storage.read(file) if replaces else None
@@ -367,7 +367,7 @@ _MAX_PAIRS = 2**22
 _BLOCK = 2**15
 """Hashes that are compared in one step, so that they stay in a core's cache."""
 MORE_BANDS = 6
-"""Numbers of bands that are tried, from that of the bits on."""
+"""Numbers of bands that are tried, from the number of bits on."""
 _SORTING = 40
 """Pairs that are compared while one hash is sorted."""
 
@@ -492,7 +492,8 @@ class _Selection(AbstractContextManager["_Selection"]):
         names |= {near[0]} if near else set()
         self._columns = Columns(manifest, storage, self._data, names)
         first, self._firsts = 0, {split.name: np.empty(0, np.int64) for split in manifest.splits}
-        """The place of each shard's first sample among those of all splits, by name; places break ties of keys."""
+        """The place of each shard's first sample among the samples of all splits, by name; places break ties of
+        keys."""
         for split in sorted(manifest.splits, key=lambda split: split.name):
             self._firsts[split.name] = np.cumsum([first, *(shard["samples"] for shard in split.shards)])
             first = int(self._firsts[split.name][-1])
@@ -640,8 +641,7 @@ class _Selection(AbstractContextManager["_Selection"]):
 
 
 class Columns:
-    """The columns that conditions see: those of the index, the class, and the stored fields and columns that are
-    named."""
+    """The columns that conditions see: the index's, the class, and the stored fields and columns that they name."""
 
     def __init__(self, manifest: Manifest, index: Storage, data: Storage, names: Iterable[str]) -> None:
         self._manifest, self._index, self._data = manifest, index, data

@@ -124,7 +124,7 @@ _MODULES = {
     "TorchBatches": "loaders.torch",
     "TorchSamples": "loaders.torch",
 }
-"""Modules of the public names, and of two of PyTorch's that are looked for here; a star does not import these."""
+"""Modules of the public names, and of two names of PyTorch's that users look for here; `import *` leaves these out."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Settings of a loader, the ones that the sequence of batches depends on, and the views of each image."""
+"""Settings of a loader, those that its sequence of batches depends on, and groups of views."""
 
 # ruff: noqa: RUF009  each setting is a field
 
@@ -53,7 +53,7 @@ class Views:
     max_area: float = 1.0
     """Largest area of a view's crop."""
     transform: Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]] | None = None
-    """Replaces the loader's `transform` for this group: each group may be augmented differently."""
+    """Transform for this group, in place of the loader's."""
 
     def __post_init__(self) -> None:
         for name, most in (("count", MAX_VIEWS), ("size", MAX_SIZE)):
@@ -141,7 +141,7 @@ def checked_groups(value: Any, name: str = "views") -> tuple[Views, ...]:
     if not groups or not all(isinstance(each, Views) for each in groups):
         raise UsageError(f"{name} must be loaders.Views or a tuple of them, got {value!r}")
     if (total := sum(each.count for each in groups)) > MAX_VIEWS:
-        raise UsageError(f"{name}: an image may have {MAX_VIEWS} views, got {total}; take fewer")
+        raise UsageError(f"{name}: an image may have at most {MAX_VIEWS} views, got {total}")
     return groups
 
 
@@ -201,8 +201,7 @@ class SharedSettings(TypedDict, total=False):
 
 
 class LoaderSettings(SharedSettings, total=False):
-    """Settings that `open_loader` takes in addition to `batch_size`, including those for a single view of each
-    image."""
+    """Settings that `open_loader` takes in addition to `batch_size`, including those for a single view."""
 
     image_size: int
     augment: bool | None
@@ -226,8 +225,7 @@ class _Int(NamedTuple):
 
 
 class _Float(NamedTuple):
-    """Checks that a number is finite and above 0; without `has_range` any number, because its range is checked
-    later."""
+    """Checks that a number is finite and above 0, or with `has_range` False any number, as it is checked later."""
 
     expected: str
     has_range: bool = True
@@ -537,8 +535,7 @@ class LoaderConfig:
         return max(1, min(MAX_THREADS, cores_of_rank() // max(1, self.processes)))
 
     def sequence_document(self) -> dict[str, object]:
-        """Return the settings that the sequence of batches depends on, without ranks and settings that affect only
-        speed."""
+        """Return the settings that the sequence of batches depends on, without ranks and settings of speed."""
         names = ["batch_size", "seed", "shuffle", "image_size", "augment", "num_streams", "window"]
         if self.is_letterboxed:
             names += ["resize", "flip"] if self.augment else ["resize"]
@@ -563,7 +560,7 @@ OF_PIXELS = (
     *("image_size", "augment", "scale", "ratio", "flip", "clip_crop", "resize"),
     *("packs", "views", "transform", "decoder"),
 )
-"""Parts of a sequence that decide what is made of an image, not which image comes when."""
+"""Parts of a sequence that determine the pixels, not the order of the images."""
 _IGNORED_BY_PACKS = ("image_size", "scale", "ratio", "clip_crop", "resize")
 """Settings that packs ignore."""
 _SINGLE_VIEW_ONLY = ("image_size", "scale")
@@ -584,8 +581,7 @@ def _group_document(group: Views) -> dict[str, object]:
 
 
 def _name_of(transform: Any) -> str:
-    """Return a transform's name for comparison by a later process: its `state_name`, else the place of its
-    definition."""
+    """Return a transform's name for saved states: its `state_name`, else the place of its definition."""
     kind = transform if hasattr(transform, "__qualname__") else type(transform)
     return getattr(kind, "state_name", f"{kind.__module__}.{kind.__qualname__}")
 

@@ -213,7 +213,7 @@ class Dataset:
     named: bool
     """Whether the user named the place of adopted data, so that links in them may lead anywhere."""
     growth: Growth | None = field(default=None, kw_only=True)
-    """What makes larger indexes of a folder whose images are not all known; only the loader itself has it."""
+    """Maker of larger indexes of a folder whose images are not all known; only the loader itself has it."""
     view: OpenedView | None = field(default=None, kw_only=True)
     """The view whose samples are loaded; None: all samples."""
     columns: Mapping[str, OpenedColumn] = field(default_factory=dict, kw_only=True)
@@ -223,13 +223,13 @@ class Dataset:
 
     @property
     def heads(self) -> tuple[Head, ...]:
-        """Samples that the index lists first, because a loader may know them before the others."""
+        """Samples that the index lists first, so that a loader can start with them."""
         found = self.manifest.options["adopted"].get("heads", ()) if is_adopted(self.manifest) else ()
         return tuple(found) if self.split.name == HEAD_SPLIT else ()
 
     @property
     def plan(self) -> str:
-        """Hash of everything that decides which of the known samples is at which position."""
+        """Hash of everything that determines the order of the known samples."""
         return self.manifest.plan_hash if self.growth is None else self.heads[-1]["plan"]
 
     @cached_property
@@ -239,7 +239,7 @@ class Dataset:
 
     @property
     def data_url(self) -> str:
-        """URL of the data as messages name them; `url` is that of their index, which may be in the user's cache."""
+        """URL of the data, for messages; `url` is the place of their index, which may be in the user's cache."""
         named = self.storage.url if is_adopted(self.manifest) else self.url
         return named if self.view is None else f"{named}@{self.view.view.name}"
 
@@ -358,12 +358,12 @@ class Dataset:
 
 @dataclass(frozen=True)
 class PlainData:
-    """How data that are no dataset of `dataprep build` are indexed."""
+    """Settings for indexing data that are not a dataset of `dataprep build`."""
 
     index: str | None = None
     """Folder or gs:// URL that keeps the index; None: a folder in the user's cache."""
     grows: bool = False
-    """Whether to open what is known of a large folder while it is indexed; see `Dataset.growth`."""
+    """Whether to open the known part of a large folder while the rest is indexed; see `Dataset.growth`."""
 
 
 _INDEXED_WHOLE = PlainData()
@@ -438,7 +438,7 @@ def open_dataset(
 
 
 def grown(known: Dataset) -> Dataset:
-    """Wait for a larger index of a folder that is not wholly known, and open it.
+    """Wait for a larger index of a folder whose images are not all known, and open it.
 
     Raises:
         SourceError: The data cannot be indexed, or have changed since they were listed for the smaller index.
@@ -460,10 +460,10 @@ def _manifest(storage: Storage) -> Manifest | None:
 
 
 def refuse_mixture(url: str) -> None:
-    """Raise UsageError if a URL that should name a dataset names a mixture's file, such as `mix.json`."""
+    """Raise UsageError if a URL, expected to name a dataset, names the file of a mixture, such as `mix.json`."""
     if url.endswith(MIXTURE_SUFFIX):
         raise UsageError(
-            f"{url}: expected a dataset, got what may be the file of a mixture, which only `loaders.mixture` and "
+            f"{url}: expected a dataset, got what looks like the file of a mixture, which only `loaders.mixture` and "
             "training without --diagnose read; give one of its datasets"
         )
 

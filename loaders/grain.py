@@ -84,7 +84,7 @@ def open_batches(
     """
     loader = open_loader(url, split, batch_size=batch_size, **settings)
     if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not loader.config.shuffle):
-        raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
+        raise UsageError(f"epochs must be None, or 1 or more of shuffled data, got {epochs!r}")
     return _BatchDataset(url, split, loader.config, epochs)
 
 
@@ -112,8 +112,8 @@ class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is import
             UsageError: Always.
         """
         raise UsageError(
-            f"open_batches in {part.step} worker processes of mp_prefetch, expected none or 1: the loader has workers "
-            "of its own; set `processes` of open_batches instead, or give Grain single samples by GrainSource"
+            f"open_batches in {part.step} worker processes of mp_prefetch, expected none or 1: the loader has its own "
+            "workers; set `processes` of open_batches instead, or give Grain single samples by GrainSource"
         )
 
     def __str__(self) -> str:
@@ -121,14 +121,13 @@ class _BatchDataset(grain.IterDataset):  # type: ignore[misc]  # Grain is import
 
 
 class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is imported without its types
-    """Batches from where the loader is, over all epochs."""
+    """Batches from the loader's current place on, over all epochs."""
 
     def __init__(self, loader: Loader, epochs: int | None) -> None:
         super().__init__()
         self._loader, self._epochs = loader, epochs
         self._state = loader.state_dict()
-        """State after the last batch that was taken; after the end of an evaluation the loader is already at the next
-        one."""
+        """State after the last batch that was taken; the loader itself is past the end of a finished evaluation."""
         self._batches: Iterator[Batch] | None = None
         self._ended = self._is_past_the_end()
 

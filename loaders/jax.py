@@ -41,7 +41,7 @@ __all__ = ["JaxBatch", "JaxPackBatch", "JaxViewBatch", "device_batches", "host_r
 
 @dataclass(frozen=True, slots=True, repr=False)
 class JaxBatch(ShownByShape):
-    """The global batch of one step; keys and other lists, which no device can hold, are only this process's."""
+    """The global batch of one step; keys and other lists, which devices cannot hold, are only this process's."""
 
     images: jax.Array
     """(B, H, W, C), uint8, 0..255."""
@@ -53,7 +53,7 @@ class JaxBatch(ShownByShape):
     """Keys of the N rows on this process's devices, in the order of the rows."""
     fields: dict[str, list[Any] | NDArray[Any] | jax.Array]
     """An array of the global batch for a column of arrays; for other fields, and columns of 64 bits, which JAX would
-    cut to 32, those of the same rows."""
+    cut to 32, the values of the same rows."""
     state: LoaderState
     """State for the loader's `load_state_dict`, which continues after this batch even if later ones are on devices."""
     views: list[RowView | None] | None = None
@@ -120,7 +120,7 @@ def device_batches(
     if num_rows != host_rows:
         raise UsageError(
             f"the mesh gives {num_rows} rows of a batch to this process, its loader {host_rows}; "
-            f"lay the mesh out so that each process has a part of its own along {', '.join(axes)}"
+            f"lay out the mesh so that each process has its own part along {', '.join(axes)}"
         )
     return _run(loader, sharding, prefetch)
 

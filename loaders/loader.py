@@ -94,7 +94,7 @@ def open_loader(
     """
     for name, door in (("packs", "open_packs"), ("view_groups", "open_views")):
         if name in settings:
-            raise UsageError(f"open_loader has no setting {name}; call {door}, whose batches have other parts")
+            raise UsageError(f"open_loader has no setting {name}; call {door} instead")
     return open_configured(url, split, _config(url, split, settings, batch_size), grows=True)
 
 
@@ -197,7 +197,7 @@ def open_configured(
 
 
 def loader_of(dataset: Dataset, config: LoaderConfig) -> Loader:
-    """Return a loader of the kind that the settings ask for."""
+    """Return a loader of the kind that the settings describe."""
     kind = PackLoader if config.packs is not None else ViewLoader if config.view_groups else Loader
     return kind(dataset, config)
 
@@ -231,7 +231,7 @@ def order_of(dataset: Dataset, index: SplitIndex, config: LoaderConfig) -> Order
         window=config.window,
     )
     if config.shuffle and not dataset.manifest.shuffled:
-        at_once = 1  # neighbours in a shard have the same class: blocks of them would make batches of few classes
+        at_once = 1  # neighbours in a shard may have the same class: blocks of them would make batches of few classes
     return Order(
         shard_samples=counts,
         seed=config.seed,
@@ -255,10 +255,10 @@ class Loader:
     """Batch with which the next iteration of an evaluation starts."""
 
     _earlier: tuple[EarlierData, ...] = ()
-    """What the run was loaded from before the dataset or the view was another one."""
+    """Data of the run before each change of its dataset or view."""
 
     _growth: Growth | None = None
-    """What makes larger indexes while not all images are known."""
+    """Maker of larger indexes while not all images are known."""
 
     _registration: Registration | None = None
     """Registration with the server of metrics."""
@@ -299,8 +299,8 @@ class Loader:
         self._serve()
 
     def _check_fields(self, check: Callable[[tuple[str, ...]], None]) -> None:
-        """Check the fields of the settings; if the fields with the size of annotations are missing, the error says how
-        to do without.
+        """Check the fields of the settings; if only the fields with the size of annotations are missing, the error says
+        how to do without them.
 
         Args:
             check: Raises UsageError for fields that the dataset does not have.
@@ -387,7 +387,7 @@ class Loader:
         self._end()
 
     def _grow(self) -> bool:
-        """Wait for a larger index of a folder, and go on with it; False if all images are known.
+        """Wait for a larger index of a folder, and continue with it; False if all images are known.
 
         Raises:
             SourceError: The data cannot be indexed, or have changed.
@@ -415,7 +415,7 @@ class Loader:
     def _count(self, rows: Rows, asked_s: float) -> None:
         """Count a batch that was requested at `asked_s` and taken just now, and trace it if traces are wanted."""
         self._batch += 1
-        self._start = 0  # a state that was loaded during an iteration moves this one, not the next
+        self._start = 0  # a state that was loaded during an iteration affects that iteration, not the next
         self._skipped.update(rows.skipped)
         images = int(rows.mask.sum())
         self._images += images
@@ -446,7 +446,7 @@ class Loader:
             self._go_to(self.order_from(epoch).first_batch(epoch))
 
     def order_from(self, epoch: int) -> Order:
-        """Return the order that has an epoch's first batch: of a new run if the order of this one has it no more."""
+        """Return the order that has an epoch's first batch: a new run's if this run's order no longer has it."""
         order = self.order
         if (self._earlier and epoch < order.first_epoch) or order.first_position(epoch) < order.batches[0].position:
             self._end_producer()
@@ -454,8 +454,7 @@ class Loader:
         return self.order
 
     def state_dict(self) -> LoaderState:
-        """Return the state after the last batch that was taken: its position, and everything that the sequence depends
-        on."""
+        """Return the state after the last batch that was taken: position, and all that the sequence depends on."""
         state: LoaderState = {
             "state_version": STATE_VERSION,
             "position": self._known.batch_start(self._batch),
@@ -469,11 +468,11 @@ class Loader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue after the batch of a state, which may come from another number of ranks, with another size of
-        batches, or of other pixels of the same images, such as another `image_size` or `transform`.
+        batches, or from other pixels of the same images, such as another `image_size` or `transform`.
 
-        The sequence of images goes on, whatever the batches. A training also continues from an earlier revision of the
-        dataset, and through another view: what is left of its epoch comes once, without images that were removed or are
-        not in the view; others are added from the next epoch on. A line on stderr says how many.
+        The sequence of images continues, whatever the batch size. Training also continues from an earlier revision of
+        the dataset, or with another view: the rest of its epoch comes once, without images that were removed or are not
+        in the view; new images are added from the next epoch on. A line on stderr says how many.
 
         Raises:
             UsageError: The state belongs to another sequence; the message says what differs.
@@ -489,8 +488,8 @@ class Loader:
         self._earlier, self._start = earlier, batch
 
     def _order_after(self, state: Mapping[str, Any]) -> tuple[Order, tuple[EarlierData, ...]]:
-        """Return the order of a run over these data, earlier revisions of them, or other views; and what it was loaded
-        from before."""
+        """Return the order of a run over these data, after earlier revisions or other views, and its data before each
+        change."""
         if not (self._is_changed(state) or state.get("earlier") or self._earlier):
             return self._known, ()
         from loaders.engine.resumption import resumed  # here: few runs go through changes
@@ -514,8 +513,8 @@ class Loader:
             advice: Advice for the message.
 
         Raises:
-            UsageError: The dataset was built or adopted again since the state was made, or one of a mixture has
-                changed; the message describes both.
+            UsageError: The dataset, or one of a mixture, was built or adopted again since the state was made; the
+                message describes both builds.
         """
         theirs = self._reached(state)
         if lines := other_builds(self._sequence, theirs):
@@ -525,7 +524,7 @@ class Loader:
             )
 
     def rewind(self, state: Mapping[str, Any]) -> None:
-        """Return to a state of this loader, for adapters that took batches ahead; an evaluation still starts again."""
+        """Return to a state of this loader, for adapters that take batches ahead; an evaluation still starts over."""
         self._go_to(self._known.batch_at(state["position"]))
 
     def _batches_after(self, state: Mapping[str, Any]) -> tuple[tuple[Batches, ...], int]:
@@ -547,15 +546,16 @@ class Loader:
             return () if batches == Batches(0, 0, size) else (batches,), first + done
         if position % size:
             raise UsageError(
-                f"{self.dataset.data_url}: an evaluation goes on after whole batches, and the state's {position:,} "
-                f"images are not a multiple of {size:,}; use its batch_size of {then:,}, or begin again without it"
+                f"{self.dataset.data_url}: an evaluation continues after complete batches, and the state's "
+                f"{position:,} images are not a multiple of {size:,}; use its batch_size of {then:,}, or begin again "
+                "without it"
             )
         return (), position // size
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state is damaged or belongs to another sequence."""
         if not isinstance(state, Mapping) or not isinstance(state.get("sequence", {}), Mapping):
-            raise UsageError(f"a state is what state_dict() returned, got {quoted(state)}")
+            raise UsageError(f"a state must be what state_dict() returned, got {quoted(state)}")
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
         convert(dict(state), LoaderState, where="the state", advice="take the state of a loader", error=UsageError)
@@ -575,23 +575,23 @@ class Loader:
                 f"{self.dataset.data_url}: the state is of another sequence: {what}; use the same settings"
             )
         if (lines := differences(*of_pixels, where="in the state")) and self.config.rank == 0:
-            print(f"{self.dataset.data_url}: goes on with other images: {'; '.join(lines)}", file=sys.stderr)
+            print(f"{self.dataset.data_url}: continues with other images: {'; '.join(lines)}", file=sys.stderr)
 
     def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
-        """Return our sequence and a state's, without what may differ."""
+        """Return our sequence and a state's, without the parts that may differ."""
         ours, theirs = dict(self._sequence), dict(self._reached(state))
         if self._is_changed(state):
             if not self.config.shuffle:
                 raise UsageError(
-                    f"{self.dataset.data_url}: the state is of another revision or view, through which an evaluation "
-                    "does not go on; begin it again, without the state"
+                    f"{self.dataset.data_url}: the state is of another revision or view, with which an evaluation "
+                    "cannot continue; begin it again, without the state"
                 )
             ours, theirs = ({name: part[name] for name in part if name not in OF_DATA} for part in (ours, theirs))
         return ours, theirs
 
     def _reached(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the sequence of a state. If it was made when fewer images were known, it is the beginning of this one;
-        if it was made when more were, this waits until they are."""
+        """Return the sequence of a state. A state from when fewer images were known is the beginning of this sequence;
+        for a state from when more were known, wait until they are."""
         sequence: Mapping[str, Any] = state.get("sequence", {})
         theirs = sequence.get("dataset")
         plan = theirs.get("plan") if isinstance(theirs, Mapping) else None
@@ -704,8 +704,8 @@ class Loader:
         if batch > images and self.config.rank == 0:
             warnings.warn(
                 f"{self.dataset.data_url}: a batch of {batch:,} is larger than the split {self.dataset.split.name}, "
-                f"which has {counted(images, 'image')}: each batch has images more than once, and epochs pass within "
-                f"it; choose a batch size of {images:,} at most",
+                f"which has {counted(images, 'image')}: each batch repeats images, and spans several epochs; choose a "
+                f"batch size of {images:,} at most",
                 UserWarning,
                 stacklevel=6,  # the caller of open_loader
             )
@@ -820,7 +820,7 @@ def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
 
 
 def identity_of(dataset: Dataset) -> DatasetIdentity:
-    """Return what a state says of a dataset."""
+    """Return a state's description of a dataset."""
     manifest, view = dataset.manifest, dataset.view
     found: DatasetIdentity = {"name": manifest.name, "plan": dataset.plan, "revision": manifest.revision}
     return found if view is None else {**found, "view": ViewIdentity(name=view.view.name, sha256=view.sha256)}
@@ -840,7 +840,7 @@ def other_builds(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str
 
 
 def _pairs(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts about the same dataset or dataset of a mixture: its label in messages, ours, theirs."""
+    """Yield the parts about each dataset, also in a mixture: its label for messages, our part, their part."""
     if "datasets" not in ours:
         yield "", ours, theirs
         return

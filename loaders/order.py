@@ -74,10 +74,10 @@ class Pick(NamedTuple):
     """Global position, G."""
     piece: Piece
     sample: int
-    """Index of the sample in the piece's shard."""
+    """Number of the sample in the piece's shard."""
     of_piece: int
-    """Number of samples that this rank picks from the piece, counted from its start position; after them the bytes can
-    be freed."""
+    """Number of samples that this rank picks from the piece, from its start position on; then its bytes can be
+    freed."""
     released: tuple[Pick, ...] = ()
     """In a mixture: samples counted in `of_piece` of their pieces that another rank takes instead of this one."""
 
@@ -133,8 +133,8 @@ class Order:
     global_batch: int
     """B: samples in one step, over all ranks."""
     resized: tuple[Batches, ...] = ()
-    """Batches of each size from the position at which a run goes on with another one; (): all from position 0 are of
-    `global_batch`."""
+    """Batches of each size, if a run continued with other sizes; () if all batches from position 0 on have
+    `global_batch` samples."""
     samples_per_block: int
     """c: maximum number of samples in a block."""
     passes: int = 1
@@ -149,7 +149,7 @@ class Order:
     earlier: tuple[Epochs, ...] = ()
     """Epochs of the orders that this one continues; see `continued`."""
     left: tuple[Lap, ...] = ()
-    """What the last of them left of its epoch."""
+    """Remaining laps of the epoch that the last of them began."""
     first_epoch: int = 0
     """First epoch of all samples."""
     start: int = 0
@@ -178,7 +178,7 @@ class Order:
 
     @property
     def end(self) -> int | None:
-        """Number of positions until the samples end; None if they never end; only some mixtures do."""
+        """Number of positions until the samples end; None if they never end. Only mixtures can end."""
         return None
 
     @property
@@ -190,13 +190,13 @@ class Order:
         """Return the lap that a global position belongs to.
 
         Raises:
-            UsageError: The position is before those of an order that continues another.
+            UsageError: The position is before the first one of an order that continues another.
         """
         if position < self.start:
             for lap in self.left:
                 if lap.first <= position < lap.stop:
                     return lap
-            raise UsageError(f"position {position:,} is of an earlier revision or view of the dataset")
+            raise UsageError(f"position {position:,} belongs to an earlier revision or view of the dataset")
         samples, shards = self.num_samples, len(self.shard_samples)
         passes, in_pass = divmod(position - self.start, samples)
         this_pass = self.first_epoch * self.passes + passes
@@ -216,7 +216,7 @@ class Order:
         return self.resized or (Batches(0, 0, self.global_batch),)
 
     def batches_with(self, batch: int) -> Batches:
-        """Return the batches of the size of one of them; of an earlier one, those of the first size."""
+        """Return the batches with the size of a batch; for an earlier batch, the batches of the first size."""
         return next((each for each in reversed(self.batches) if batch >= each.number), self.batches[0])
 
     def batch_start(self, batch: int) -> int:
@@ -276,8 +276,8 @@ class Order:
         return first + (batch - start) // steps
 
     def _in_batches(self, epochs: Epochs) -> tuple[int, int, int]:
-        """Return the first of some epochs that begins with batches of the last size, its first batch, and the batches
-        of each, if all have the same number of batches."""
+        """Return the first of some epochs that begins with batches of the last size, its first batch, and the number of
+        batches of each epoch, if all have the same number."""
         number, position, size = self.batches[-1]
         before = max(0, -(-(position - epochs.start) // epochs.samples))
         start = number - (position - epochs.start - before * epochs.samples) // size
@@ -396,7 +396,7 @@ def check_world(global_batch: int, rank: int, world_size: int) -> None:
         raise UsageError(
             f"a batch of {global_batch} cannot be shared by {world_size} ranks; give "
             f"{_ranks_that_share(global_batch, world_size)}, or a batch_size that {world_size} divides "
-            "(a saved state goes on with either)"
+            "(a saved state continues with either)"
         )
 
 
@@ -445,8 +445,8 @@ def stored_picks(
 def continued(before: Order, position: int, order: Order, numbers: Callable[[int], NDArray[np.int64]]) -> Order:
     """Return the order of a dataset or view that takes over from another one, in the middle of an epoch or not.
 
-    First comes what is left of the epoch, each sample once and permuted again; then epochs of all samples. An epoch of
-    which nothing has been delivered begins with all samples.
+    First comes what is left of the epoch, each sample once and permuted again; then epochs of all samples. An epoch
+    without any delivered sample begins with all samples.
 
     Memory: a bit a sample, and as much as a pass of the order while the rest of the epoch lasts; 400 million samples in
     blocks of 70 take 96 MB. Only the windows that the position cuts are planned, not the positions before it.
@@ -518,9 +518,9 @@ class _Left:
     def __init__(self, order: Order, lap: Lap, position: int) -> None:
         self._lap, self._blocks = lap, _blocks_of(order, lap)
         self._is_left = np.full(len(self._blocks), position <= lap.first)
-        """Whether all of a block is left, by number."""
+        """Whether all samples of a block remain, by its number."""
         self._samples: dict[int, list[int]] = {}
-        """Other samples that are left, by shard."""
+        """Other remaining samples, by shard."""
         if position > lap.first:
             layout = _LapLayout(order, lap)
             for number in range(order.num_streams):
@@ -552,7 +552,7 @@ class _Blocks:
         counts = [-(-samples // samples_per_block) for samples in shard_samples]
         self._first_block = [0, *accumulate(counts)]
         self.first_samples = [0, *accumulate(shard_samples)]
-        """Number of the first sample of each shard among those of all shards."""
+        """Number of the first sample of each shard among the samples of all shards."""
 
     def __len__(self) -> int:
         return self._first_block[-1]
@@ -734,11 +734,11 @@ class _Stream:
             windows += [self._next_window] * (len(samples) - len(windows))
             self._next_window += 1
         order, lap = self._layout.order, self._layout.lap
-        # The words are those of the turns, counted from the stream's beginning. So a window is mixed in the same way
-        # whether it is planned after others or first, by a rank that resumes in it. Windows are the sort's main key: a
-        # sample never leaves its window, and no more than the bytes of a window are held for a stream. The counts
-        # include only turns of the share from its first one on: the fetcher frees a piece after that many picks, and
-        # would hold it forever if a count were too high, or read it twice if it were too low.
+        # The random words belong to the turns, counted from the stream's beginning. So a window is mixed in the same
+        # way whether it is planned after others, or first, by a rank that resumes in it. Windows are the sort's main
+        # key: a sample never leaves its window, and no more than the bytes of a window are held for a stream. The
+        # counts include only turns of the share from its first one on: the fetcher frees a piece after that many picks,
+        # and would hold it forever if a count were too high, or read it twice if it were too low.
         words = philox_words(
             len(samples),
             seed=order.seed,
@@ -751,7 +751,7 @@ class _Stream:
         self._counts = Counter(index for index, _ in mixed[self._shared()])
 
     def _shared(self) -> slice:
-        """Return which turns from the first planned one on belong to the share."""
+        """Return the slice of planned turns that belong to the share."""
         share, streams = self._share, self._layout.order.num_streams
         begin, step = max(self._start, share.first_turn), share.world_size // math.gcd(streams, share.world_size)
         for turn in range(begin, begin + step):

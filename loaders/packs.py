@@ -114,13 +114,13 @@ def is_pair(value: Any) -> bool:
 
 
 _WANTED_BITS = 8
-"""Binary places of the tokens that an image wants."""
+"""Binary places of an image's wanted number of tokens."""
 _FACTOR_BITS = 20
-"""Binary places of the factor by which the images of a row are scaled."""
+"""Binary places of the factor that scales the images of a row."""
 _MAX_FACTOR = 2**36
 """Largest factor; with MAX_TOKENS a product stays below 2^61."""
 _COST_OF_SHAPE = 0.5
-"""Share of the last image's tokens that may be left over, for each unit of its shape's distortion."""
+"""Share of the last image's tokens that may stay unused, for each unit of distortion of its shape."""
 
 
 def plan_rows(
@@ -164,7 +164,7 @@ def _shares(packs: Packs, draws_RM: NDArray[np.float64]) -> NDArray[np.int64]:
     # sum of the shares never falls as the factor grows, so bisection finds the largest factor that fits, in as many
     # steps as it has bits. Factor 0 always fits, because `Packs` refuses `least` above the mean. All is in integers:
     # with floats a rounding that differs between processors would move a token, and with it all later patches.
-    for _ in range(_MAX_FACTOR.bit_length()):  # search the largest factor with which the images fit
+    for _ in range(_MAX_FACTOR.bit_length()):  # search the largest factor that lets the images fit
         factor = (least + most + 1) // 2
         fits = _scaled(packs, wanted_RM, factor).sum(axis=1, keepdims=True) <= packs.tokens
         least, most = np.where(fits, factor, least), np.where(fits, most, factor - 1)
@@ -182,7 +182,7 @@ def _grids(
     """Return the grid of each image that costs least, shape (N, 2).
 
     Args:
-        budget_N: Most tokens of each image, 1 or more.
+        budget_N: Maximum number of tokens of each image, 1 or more.
         heights_N: Heights, pixels.
         widths_N: Widths, pixels.
         fill: True: tokens that are left over cost, too. False: only a difference from the image's shape costs.

@@ -48,12 +48,12 @@ _OF_PIXELS = (
     *("image_size", "interpolation", "augment", "scale", "ratio", "flip", "clip_crop", "resize"),
     *("views", "transform", "decoder"),
 )
-"""Settings of decoding, which encoded images do not have."""
+"""Settings of decoding, which encoded images do not take."""
 _OF_BATCHES = (
     *("batch_size", "rank", "world_size", "processes", "prefetch_batches", "stall_s", "packs", "view_groups"),
     *("metrics_port", "metrics_address"),
 )
-"""Settings of batches, which single samples do not have."""
+"""Settings of batches, which single samples do not take."""
 
 
 class Sample(TypedDict):
@@ -112,8 +112,8 @@ class Samples:
             images: `decoded` crops and decodes as the loader does; `encoded` delivers the bytes of the stored files.
             epochs: Number of epochs that the length counts, in the loader's order; by default there is no end, and for
                 PyTorch's samplers one epoch.
-            settings: Settings of `open_loader` except those of batches. By default only the split `train` is
-                shuffled, and what is shuffled is augmented.
+            settings: Settings of `open_loader`, except for batches. By default only the split `train` is shuffled, and
+                what is shuffled is augmented.
 
         Raises:
             UsageError: There is no such dataset, split or setting, or a value is of another type or out of its range.
@@ -129,7 +129,7 @@ class Samples:
             settings["augment"] = settings["shuffle"]
         config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
         if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
-            raise UsageError(f"epochs must be None, or 1 or more of what is shuffled, got {epochs!r}")
+            raise UsageError(f"epochs must be None, or 1 or more of shuffled data, got {epochs!r}")
         plain = PlainData(config.index)
         dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, plain=plain)
         return cls(dataset, config, images, epochs)
@@ -190,7 +190,7 @@ class Samples:
         return self._length
 
     def _open(self) -> Opened:
-        """Return this process's opened split; if two threads open it at the same time, one closes its own again."""
+        """Return this process's opened split; if two threads open it at the same time, one closes its own."""
         found = self._opened.get(os.getpid())
         if found is None:
             mine = Opened(self.loader(1), self._images)
@@ -208,8 +208,8 @@ def _check_use(images: Any, settings: Iterable[str]) -> None:
         raise UsageError(not_one_of("images", images, get_args(Images)))
     if wrong := [name for name in settings if name in _OF_BATCHES]:
         raise UsageError(
-            f"{', '.join(wrong)}: not a setting of single samples; leave it out, and give batch size and rank to what "
-            "makes batches of them"
+            f"{', '.join(wrong)}: not a setting of single samples; leave it out, and give batch size and rank to the "
+            "code that makes batches"
         )
     if images == "encoded" and (wrong := [name for name in settings if name in _OF_PIXELS]):
         raise UsageError(f"{', '.join(wrong)}: not a setting of encoded images; leave it out, or set images='decoded'")
@@ -228,7 +228,7 @@ class Asked(NamedTuple):
     position: int
     """Key of its random draws."""
     place: tuple[int, int]
-    """Shard, and sample in it."""
+    """Shard, and number of the sample in it."""
 
 
 class Opened:
@@ -348,9 +348,9 @@ class Steps:
         for positions in steps:         # one epoch; the next `for` takes the next epoch
             batch = samples.__getitems__(positions)
 
-    The states are those of a loader with the same settings, so either continues where the other was. An evaluation
-    begins again with each `for` except the first one after `load_state_dict`; its last batch is filled up with
-    `PADDING`, so that all ranks take the same number of steps.
+    The states are the same as a loader's with the same settings, so either continues where the other stopped. An
+    evaluation begins again with each `for` except the first one after `load_state_dict`; its last batch is filled up
+    with `PADDING`, so that all ranks take the same number of steps.
 
     Args:
         samples: The samples to choose from.
@@ -413,13 +413,13 @@ class Steps:
         """Resume after the saved step. The state may come from a run with a different number of ranks.
 
         Raises:
-            UsageError: The state was saved for a different sample sequence; the message says what differs. Single
-                samples do not go on through changes of a dataset.
+            UsageError: The state was saved for a different sample sequence; the message says what differs. Runs over
+                single samples cannot continue after a change of the dataset.
         """
         self._loader.load_state_dict(state)
         if self._loader.order.earlier:
             raise UsageError(
-                f"{self._loader.dataset.data_url}: the state's run goes through another revision or view, which only "
-                "the batches of open_loader do; continue it with them, or begin a new run without the state"
+                f"{self._loader.dataset.data_url}: the state's run continues with another revision or view, which "
+                "only the batches of open_loader can; continue with them, or begin a new run without the state"
             )
         self._step = self._start = self._loader.order.batch_at(self._loader.state_dict()["position"])

@@ -56,8 +56,8 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     arrays, else (N,) string, empty if a sample lacks it, JSON if it is neither text nor bytes; `state`, JSON for the
     loader's `load_state_dict`, to continue afterwards; `views` (N,) string, with the setting of this name: JSON of an
     image's crop, scale and flip. From a `ViewLoader`, `images` is a tuple, NVHWC for each group of views. tf.data runs
-    ahead and cannot say how far. After leaving an iterator before its end, give the state of the last batch that
-    you used to the loader.
+    ahead and cannot say how far, so after leaving an iterator early, load the state of the last used batch into the
+    loader.
 
     Args:
         loader: Loader of this process.
@@ -111,7 +111,7 @@ def _elements(loader: Loader, epochs: int | None) -> Iterator[_Element]:
 
 
 def _batches(loader: Loader, epochs: int | None) -> Iterator[Batch]:
-    """Yield the batches of some epochs, or without end; a mixture may end before."""
+    """Yield the batches of some epochs, or without end; a mixture may end earlier."""
     if not loader.config.shuffle:
         yield from chain.from_iterable(repeat(loader) if epochs is None else repeat(loader, epochs))
         return

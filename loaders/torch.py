@@ -9,7 +9,7 @@
     for batch in StatefulDataLoader(samples, batch_sampler=sampler, num_workers=8): ...
 
 Both have PyTorch's `state_dict` and `load_state_dict`, so StatefulDataLoader, torchdata.nodes, Lightning and Accelerate
-resume them after any batch; the states are those of the loader, and fit any number of ranks.
+resume them after any batch; the states are the loader's, and fit any number of ranks.
 
 Shapes: N images of this rank, H = W = `image_size`, C = 3.
 """
@@ -82,7 +82,7 @@ class TorchBatch(ShownByShape):
         return replace(self, **moved)
 
     def _moved(self, part: Any, device: torch.device | str, non_blocking: bool) -> Any:
-        """Return a part on a device if it is a tensor or, in a tuple or as fields, has some, and others as they are."""
+        """Return a part with its tensors, also those in a tuple or dict, on a device; anything else unchanged."""
         if isinstance(part, torch.Tensor):
             return part.to(device, non_blocking=non_blocking)
         if part is self.fields:
@@ -103,7 +103,7 @@ class TorchPackBatch(TorchBatch):
     grids: torch.Tensor
     """int32."""
     segments_on_host: NDArray[np.int32]
-    """The segments again, in the host's memory: masks are drawn from them without waiting for the device."""
+    """The segments again, in the host's memory: masks are made from them without waiting for the device."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -182,7 +182,7 @@ class TorchBatches(IterableDataset[TorchBatch]):
 
 
 class _Position(int):
-    """Position of the loader's order, as distinct from the number of a stored sample."""
+    """Position in the loader's order, as distinct from the number of a stored sample."""
 
 
 class TorchSamples(Samples, Dataset[Sample]):
@@ -196,7 +196,7 @@ class TorchSamples(Samples, Dataset[Sample]):
     """
 
     def __len__(self) -> int:
-        """Return the number of samples in an epoch, or in the `epochs` that were asked for."""
+        """Return the number of samples in an epoch, or in the requested `epochs`."""
         return self._epoch_samples * (self._epochs or 1)
 
     def __getitems__(self, indices: Sequence[int]) -> list[Sample]:
@@ -288,6 +288,6 @@ def normalize(
 
 def _refuse_workers() -> NoReturn:
     raise UsageError(
-        "TorchBatches in a worker process of a DataLoader, expected num_workers=0: the loader has workers of its own; "
+        "TorchBatches in a worker process of a DataLoader, expected num_workers=0: the loader has its own workers; "
         "set `processes` and `threads` of open_loader instead"
     )

@@ -66,8 +66,7 @@ def device_batches(
         device: Device of the batches; by default the process's own.
         mesh: Mesh of all processes' devices under SPMD; without one the batch is not cut.
         axis: Axes of the mesh along which the batch is cut; the other axes get copies.
-        prefetch: Number of batches that are prepared ahead of the one that is yielded; batches after the second wait in
-            host memory.
+        prefetch: Number of batches prepared ahead of the yielded one; from the third on they wait in host memory.
 
     Raises:
         UsageError: The loader has another rank than this process, the batch cannot be cut along the axis, or TensorFlow

@@ -145,7 +145,9 @@ def test_damage_of_a_part_is_found(damaged):
     damaged.write(name, data[:100] + bytes([data[100] ^ 1]) + data[101:])
     loader = open_loader(str(damaged.root), **SMALL)
     assert len(loader.index.shard(0))  # a part is opened when one of its shards is read
-    with pytest.raises(FormatError, match=r"train-00001-of-00002\.parquet: sha256 .* damaged, or of another dataset"):
+    with pytest.raises(
+        FormatError, match=r"train-00001-of-00002\.parquet: sha256 .* damaged, or belongs to another dataset"
+    ):
         loader.index.shard(1)
     assert "digest index/train-00001-of-00002.parquet" in details(verify_here(damaged.root))
     (damaged.root / name).unlink()

@@ -1,6 +1,6 @@
 """Writes an index and a manifest for data of other tools, without rewriting the data.
 
-find.py      which tool wrote the data, which files belong to which split; the images of a folder
+find.py      finds the tool that wrote the data, the files of each split, and the images of a folder
 shards.py    the samples of all files, read in parallel; statuses of img2dataset's rows
 records.py   where in a tar or TFRecord file each sample and its image are; TFRecords described for TFDS
 labels.py    integers and the names of their classes, or texts that become classes; keys, sides and fields

@@ -1,4 +1,4 @@
-"""Finds the data at a URL: which tool wrote them, which files are shards, and which split each belongs to.
+"""Finds the data at a URL: the tool that wrote them, the shards, and the split of each.
 
 Only names, sizes and the small files that describe a TFDS directory are read. An image folder is read as torchvision's
 ImageFolder does: its folders are classes, and all files below them are images. Without class folders, the files in
@@ -43,9 +43,9 @@ from dataprep.storage.checksums import crc32c_of
 IMAGES_PER_SHARD = 2048
 """Number of images in each group of the index: about as many as in a shard of 256 MiB."""
 FILES_OF_FOLDER = 128
-"""Minimum number of files of a head in each of its class folders, of which each costs a request."""
+"""Minimum number of files that a head takes from each of its class folders; listing one costs a request."""
 NO_CLASS = ""
-"""Name of the class of images in no class folder."""
+"""Name of the class of images outside class folders."""
 _DIGESTS_IN_FLIGHT = 8
 _LISTS_IN_FLIGHT = 64
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Found:
     pictures: tuple[str, ...] = ()
     """Names of pictures next to shards, which are left out."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes; None if their number is only known from the labels."""
+    """Names of the classes; None if they are known only from the labels."""
 
     @property
     def is_img2dataset(self) -> bool:
@@ -104,13 +104,13 @@ class Found:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AdoptRequest:
-    """What to adopt, and where to put the index."""
+    """The data to adopt, and the place of the index."""
 
     url: str
     index_url: str | None = None
     """URL for the index; None writes it next to the data."""
     splits: tuple[tuple[str, str], ...] = ()
-    """Names of splits, each with the pattern of its files; if empty, the files' names decide."""
+    """Names of splits, each with the pattern of its files; empty to find splits by the files' names."""
     format: str = "auto"
     labels: str | None = None
     """Field that holds the label, `none` for no labels, or None for the usual fields."""
@@ -127,8 +127,8 @@ class AdoptRequest:
 
 def find(storage: Storage, request: AdoptRequest, head: HeadFiles | None = None) -> Found:
     """Find the data at a storage by the names of the files. Raises UsageError if no file can be adopted, the choice is
-    ambiguous without further options, or the data have no labels, named classes already, or another number of classes
-    than names, and SourceError if a TFDS description cannot be read, or names files that do not exist.
+    ambiguous without further options, or class names do not fit the data, and SourceError if a TFDS description cannot
+    be read, or names files that do not exist.
 
     Args:
         head: The part of a folder's files that `head_files` lists; None: all files.
@@ -180,7 +180,7 @@ def _found(storage: Storage, request: AdoptRequest, head: HeadFiles | None) -> F
 def assign_splits(
     storage: Storage, files: Sequence[ObjectInfo], splits: Sequence[tuple[str, str]]
 ) -> dict[str, list[ObjectInfo]]:
-    """Assign files to splits: by the patterns, else by the last usual split name in the files' names, else all to
+    """Assign files to splits: by the patterns, else by the last usual name of a split in each file's name, else all to
     `train`. Raises UsageError if a pattern matches no file, two match one, or only some files have a split in their
     names."""
     found: dict[str, list[ObjectInfo]] = {split: [] for split, _ in splits}
@@ -219,7 +219,7 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
     if named and len(named) < len(folders):
         others = ", ".join(shown(folder) for folder in folders if folder not in named[:5])
         raise UsageError(
-            f"{storage.url}: folders {', '.join(named)} beside others ({others[:200]}); name the splits: "
+            f"{storage.url}: folders {', '.join(named)} next to others ({others[:200]}); name the splits: "
             f"`split` {shell_words(named[0])}={named[0]}, or `split` train=. if all of them are classes"
         )
     return {folder: folder for folder in named} or {"train": ""}
@@ -228,7 +228,7 @@ def folder_splits(storage: Storage, listing: Iterable[ObjectInfo], splits: Seque
 @dataclass(frozen=True, slots=True)
 class FolderImages:
     files: Sequence[tuple[int, ObjectInfo]]
-    """Files in ImageFolder's order, each with the position of its class; those of each head before all others."""
+    """Files in ImageFolder's order, each with the position of its class; files of heads come first, head by head."""
     root_depth: int
     """Number of path components of the split's folder."""
     skipped: Counter[str]
@@ -260,8 +260,8 @@ def head_files(storage: Browsable, images: int) -> HeadFiles | None:
     """List the first files of the class folders of a folder of pictures: about `images` of the split HEAD_SPLIT.
 
     Returns:
-        None if these may be all files, if there is no such split, if a folder does not begin with pictures, or if
-        splits differ in their class folders.
+        None if there may be no other files, there is no such split, a folder does not begin with pictures, or splits
+        differ in their class folders.
     """
     top = [folder for folder in storage.folders() if not is_hidden_name(folder)]
     named = [folder for folder in top if folder in _SPLIT_WORDS]
@@ -283,9 +283,9 @@ def head_files(storage: Browsable, images: int) -> HeadFiles | None:
 
 
 def _head(folders: Collection[str], images: int) -> tuple[frozenset[str], int]:
-    """Return the class folders of a head of about `images`, and how many files of each are in it.
+    """Return the class folders of a head of about `images` images, and the number of files that it takes from each.
 
-    Folders are chosen by a hash of their names, so that neither the order of the names nor another folder decides.
+    Folders are chosen by a hash of their names, so that the choice does not depend on their order.
     """
     number = max(1, min(len(folders), images // FILES_OF_FOLDER))
     chosen = nsmallest(number, folders, key=name_hash)
@@ -308,7 +308,7 @@ def find_folder_images(
     Args:
         folders: Folder of each split, below the root; empty for the root itself.
         heads: Ascending numbers of images with which the index of HEAD_SPLIT begins.
-        head: What was listed, if that is the last of the heads alone.
+        head: The listed part of a folder, if only the last head was listed.
     """
     splits = {split: _class_folders(listing, folder) for split, folder in folders.items()}
     classes_of = {split: by_class.keys() - {NO_CLASS} for split, (by_class, _) in splits.items()}
@@ -382,10 +382,10 @@ def _heads_first(
     classes: Sequence[str],
     head: HeadFiles | None,
 ) -> tuple[list[tuple[str, ObjectInfo]], tuple[int, ...]]:
-    """Return the files with those of each head before all others, and the number of files up to each head."""
+    """Return the files, those of the heads first, head by head, and the number of files up to the end of each head."""
     folders = {folder for folder, _ in ranks.values()} if head is None else classes
     bounds = [_head(folders, images) for images in heads]
-    if head is None:  # a head that holds all files is none
+    if head is None:  # a head must not hold all files
         bounds = [
             (chosen, most) for chosen, most in bounds if any(f in chosen and n >= most for f, n in ranks.values())
         ]
@@ -438,7 +438,7 @@ def folder_rows(
 def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str, list[ObjectInfo]], Counter[str]]:
     """Return the images of each class folder, in torchvision's order, and the numbers of other files.
 
-    Without an image in a class folder, the images in the folder itself are those of NO_CLASS.
+    If no class folder has an image, the images in the folder itself are of NO_CLASS.
     """
     prefix = f"{folder}/" if folder else ""
     found: dict[str, list[ObjectInfo]] = {}
@@ -464,14 +464,14 @@ def _class_folders(listing: Sequence[ObjectInfo], folder: str) -> tuple[dict[str
 
 
 def _kind(name: str) -> str:
-    """Return why a file is left out: its kind, or its place."""
+    """Return the reason that a file is left out: its kind or its place."""
     if is_hidden_name(name):
         return "hidden or of the system"
     return PurePosixPath(name).suffix.lower() or "without suffix"
 
 
 def _fault(info: ObjectInfo) -> str:
-    """Return why a loader could not read a file; an empty text if it can."""
+    """Return the reason that a loader could not read a file; empty if it can."""
     if not info.num_bytes:
         return "it has no bytes"
     if any(character in info.name for character in FORBIDDEN):
@@ -489,7 +489,7 @@ def _digest(storage: Storage, info: ObjectInfo) -> int:
 
 
 class _TfdsSplit(Struct, rename="camel"):
-    """A split in a `dataset_info.json`, whose integers are texts, as in all JSON of protobuf."""
+    """A split in a `dataset_info.json`; integers are texts there, as in all JSON from protobuf."""
 
     name: str
     filepath_template: str | None = None
@@ -630,8 +630,7 @@ def _tfds_file(split: _TfdsSplit, dataset: str, number: int) -> str:
 
 
 def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: str) -> tuple[str, ...] | None:
-    """Return the names in `<feature>.labels.txt`, else numbers up to the count in features.json; None without
-    either."""
+    """Return names from `<feature>.labels.txt`, else numbers below the count in features.json, else None."""
     names = f"{feature.replace('/', '-')}.labels.txt"
     if names in sizes:
         return tuple(_read_small(storage, names).decode("utf-8", "replace").removesuffix("\n").split("\n"))
@@ -644,8 +643,7 @@ def _tfds_classes(storage: Storage, sizes: Mapping[str, ObjectInfo], feature: st
 
 
 def _read_description(storage: Storage, name: str, kind: type[T]) -> T:
-    """Read a description of a TFDS directory as plain data: class names in it are never imported. Raises
-    SourceError."""
+    """Read a description of a TFDS directory; class names in it are never imported. Raises SourceError."""
     where = f"{storage.url_of(name)}: not as TFDS writes it"
     data = _read_small(storage, name)
     return decode(data, kind, where=where, advice=_FETCH_AGAIN, error=SourceError, lax=True)
@@ -670,7 +668,7 @@ def _shard(split: str, number: int, info: ObjectInfo, samples: int | None = None
 
 
 def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
-    """Yield the groups in which the index lists images, named like the shards of a build."""
+    """Yield the groups of images in the index, named like the shards of a build."""
     bounds = images.bounds()
     for number, (first, stop) in enumerate(pairwise(bounds)):
         files = images.files[first:stop]
@@ -679,7 +677,7 @@ def _folder_shards(split: str, images: FolderImages) -> Iterator[FoundShard]:
 
 
 def _listing(storage: Storage) -> list[ObjectInfo]:
-    """List the files, except those that an adoption writes next to data and those of a running retry."""
+    """List the files, except files that an adoption writes next to data, and files of a running retry."""
     listing = [info for info in storage.list() if not is_of_adoption(info.name)]
     info = next((info for info in listing if info.name == DATASET_INFO), None)
     if info is not None and info.num_bytes <= MAX_DESCRIPTION_BYTES and is_ours(storage.read(DATASET_INFO)):

@@ -27,19 +27,19 @@ from dataprep.sources.keys import IMAGE_SUFFIXES, key_of, name_bytes
 from dataprep.storage.checksums import crc32c_of
 
 MAX_CLASSES = 1_000_000
-"""Maximum number of classes without a class list: a larger label is an identifier and not a class."""
+"""Maximum number of classes without a class list: a larger label is taken for an identifier."""
 NO_LABELS = "none"
 """Value of `labels` for data whose labels are to be ignored."""
 _FEW_TEXTS = 5
 """Number of different texts that are classes even if no two samples share one."""
 _DISTINCT_SHARE = 0.9
-"""Share of samples whose texts may differ. Captions hardly ever recur, but one shard of ImageNet, 1,000 samples in
-random order, already has no more than 640 classes."""
+"""Maximum number of different texts, as a share of the samples, for texts to be classes. Captions hardly ever recur,
+but 1,000 samples of ImageNet in random order have at most 640 classes."""
 _INTEGER = re.compile(r"\s*-?\d{1,18}\s*")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 FROM_ONE = "put a first line for class 0, such as background, into the file of `class_names`"
-"""What to do about labels that begin at 1, as in the TFRecords of ImageNet that TPUs read."""
+"""Advice for labels that begin at 1, as in the TFRecords of ImageNet for TPUs."""
 _ADVICE = f"name the field that holds it with `labels` FIELD, or ignore labels with `labels` {NO_LABELS}"
 _SHOWABLE = re.compile(r"[^\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 
@@ -172,9 +172,9 @@ def key_in_shard(shard: str, key: str) -> str:
 
 
 def shard_prefixes(shards: Sequence[str]) -> list[str]:
-    """Return a prefix of keys for each shard, so that keys of two shards differ. It is the shard's name, with `=00` and
-    its number if another shard, or a folder of one, has the same name, ignoring case. A key made from a name never has
-    `=00`.
+    """Return a prefix of keys for each shard, so that keys of two shards differ. It is the shard's name; if another
+    shard, or a folder of one, has the same name, ignoring case, `=00` and the shard's number follow. Keys made from
+    names never contain `=00`.
     """
     prefixes = [_prefix(shard) for shard in shards]
     alike, first = set[str](), ""
@@ -215,8 +215,8 @@ def side_from(value: object) -> int | None:
 
 
 def listed_fields(fields: Counter[str]) -> Counter[str]:
-    """Return the fields to list, with the number of samples that have each: the most frequent ones. Fields of every
-    dataset, such as height, are left out, and names that no message can show."""
+    """Return the fields to list, with the number of samples that have each: the most frequent ones. Fields that every
+    dataset has, such as height, and names that messages cannot show are left out."""
     named = {
         name: count for name, count in fields.items() if name not in WRITTEN_BY_BUILDS and _SHOWABLE.fullmatch(name)
     }
@@ -236,8 +236,7 @@ def read_small(reader: ByteReader, offset: int, num_bytes: int, most: int, *, me
 
 
 def _is_class(text: str) -> bool:
-    """Return whether a text can be the name of a class: not empty, not a number, and one line of at most 1,000
-    characters."""
+    """Return whether a text can name a class: one line of 1 to 1,000 characters that is not a number."""
     fits = 0 < len(text) <= MAX_CLASS_NAME_CHARS
     return fits and not _NUMBER.fullmatch(text) and not _UNFIT.search(text)
 

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 """Extensions of the member that is the image; the first one that a sample has is used."""
 NO_IMAGE, DOTTED, APART = "no image", "dot in its key", "apart from its image"
-"""Reasons of samples that have no image: in general, with an image whose extension has a dot, and with the key of an
-image elsewhere in the tar."""
+"""Reasons for samples without an image: none at all, an image whose extension has a dot, or an image with this key
+elsewhere in the tar."""
 MAX_TEXT_BYTES = 1 << 20
 """Maximum size of a .json or .cls member."""
 # webdataset skips names that begin with a component of this form.
@@ -360,7 +360,7 @@ class _Record:
             raise self._error(str(error)) from error
 
     def integer(self, names: Sequence[str]) -> int | None:
-        """Return the only value of the first existing one of these features; None if it has not exactly one value."""
+        """Return the value of the first of these features that exists; None if it does not have exactly one value."""
         name = self._first(names)
         feature = self._features[name] if name is not None else None
         values = self._integers(feature) if feature is not None and feature.kind == INTEGERS else []
@@ -370,8 +370,7 @@ class _Record:
         return next((name for name in names if name in self._features), None)
 
     def _text(self, feature: Feature) -> str:
-        """Return the only value of a feature as text; empty if it has not exactly one value, or one that is too
-        long."""
+        """Return the value of a feature as text; empty if it is too long, or not exactly one value."""
         if feature.kind == INTEGERS:
             values = self._integers(feature)
             return str(values[0]) if len(values) == 1 else ""

@@ -37,7 +37,7 @@ from dataprep.storage.readonly import ReadOnlyStorage
 from dataprep.storage.spool import temporary_folder
 
 _ADOPTING = f"{BUILD}/adopting.json"
-"""The adoption that owns the output, and the names of the files that it removes and places."""
+"""File with the adoption that owns the output, and the names of the files that it removes and places."""
 _ROOT = f"{BUILD}/adopting-"
 """Prefix of the names of the folders of running adoptions."""
 _INDEX_FILE = re.compile(r"index/[^/]+\.parquet")
@@ -56,7 +56,7 @@ class Adoption:
     already: bool
     """Whether the data had been adopted before."""
     changes: str = ""
-    """Description of a change of the data since then; empty if no change was seen."""
+    """Description of changes to the data since then; empty if none were found."""
     notes: tuple[str, ...] = ()
     """Messages to the user about the data that were read."""
 
@@ -115,8 +115,8 @@ def adopt(request: AdoptRequest, progress: Progress, *, workers: int = 0, head: 
     found = find(data, request, head)
     if found.has_classes_in_root and index.url == data.url:
         raise UsageError(
-            f"{data.url}: its folders are the classes, and torchvision would take index/ next to them for "
-            "another class; keep the index elsewhere: `index` DIR"
+            f"{data.url}: its folders are the classes, and torchvision would take index/ next to them for one more "
+            "class; keep the index elsewhere: `index` DIR"
         )
     with temporary_folder() as folder:
         job = ReadJob(data_url=data.url, found=found, labels=request.labels, digest=request.digest)
@@ -226,7 +226,7 @@ def _apart(results: Sequence[ReadShard]) -> Iterator[str]:
 
 
 def _keys_that_recur(found: Found, results: Sequence[ReadShard]) -> Iterator[str]:
-    """Yield a line for each split whose images share keys; the index gives them others."""
+    """Yield a line for each split whose images share keys; the index gives them different ones."""
     splits = dict.fromkeys(shard.split for shard in found.shards)
     for split in splits:
         hashes = _sorted_hashes(
@@ -428,8 +428,8 @@ def _intent(content: str, read: _ReadData) -> _Intent:
 
 
 def _removed(index: Storage, existing: Manifest | None, interrupted: _Intent | None) -> tuple[str, ...]:
-    """Return the names of the files that earlier adoptions have written, the manifest first: from its removal on,
-    readers see no dataset. A stranger may have written the list, so only names of an index are taken."""
+    """Return the names of files that earlier adoptions wrote, the manifest first, so that readers see no dataset once
+    it is removed. A stranger may have written the list, so only names of an index are accepted."""
     names: set[str] = set()
     if interrupted is not None:
         names.update(interrupted.names, interrupted.removes)
@@ -446,8 +446,8 @@ def _removed(index: Storage, existing: Manifest | None, interrupted: _Intent | N
 def _claim(index: Storage, root: str, intent: _Intent, existing: Manifest | None) -> None:
     """Make an adoption the owner of the output, and remove what an earlier one has written or begun to write there.
 
-    An interrupted adoption and a running one look the same: this one takes the output from it, and it ends with an
-        error. Runs of the same adoption share the output.
+    An interrupted adoption looks like a running one: this one takes the output from it, and a running one ends with an
+    error. Runs of the same adoption share the output.
 
     Args:
         root: Folder of this run's own files.
@@ -585,6 +585,6 @@ def _sorted_hashes(results: Iterable[ReadShard]) -> NDArray[np.uint64]:
 
 
 def _content_hash(found: Found, splits: Sequence[SplitManifest]) -> str:
-    """Return a hash of everything that decides which sample is at which position, independent of the URLs."""
+    """Return a hash of everything that determines the order of the samples, independent of the URLs."""
     content = [found.format, [[split.name, split.shards, split.index["sha256"]] for split in splits]]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

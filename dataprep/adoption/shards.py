@@ -71,7 +71,7 @@ class Progress(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadJob:
-    """What a worker needs in addition to a shard's position among all shards of all splits."""
+    """Everything that a worker needs in addition to a shard's position among all shards of all splits."""
 
     data_url: str
     found: Found
@@ -138,17 +138,16 @@ def read_shards(job: ReadJob, folder: Path, progress: Progress, workers: int) ->
 
 
 def read_first(job: ReadJob) -> ReadShard:
-    """Read the first shard, to say what is in it; its rows are not kept. Raises SourceError if it is damaged; the text
-    says where."""
+    """Read the first shard to describe it; its rows are not kept. Raises SourceError, saying where it is damaged."""
     with temporary_folder() as folder:
         return _read(job, folder, 0)
 
 
 def with_classes(url: str, results: Sequence[ReadShard]) -> tuple[list[ReadShard], tuple[str, ...]]:
-    """Number the labels that are texts by their sorted names; return the shards, and the names of the classes.
+    """Number labels that are texts in sorted order; return the shards, and the names of the classes.
 
-    Without labels that are texts, the shards are returned as they are, and no names. Raises SourceError if labels are
-    integers in some shards and texts in others, or too many texts for classes.
+    If no labels are texts, return the shards as they are, and no names. Raises SourceError if labels are integers in
+    some shards and texts in others, or too many texts for classes.
     """
     samples = sum(result.labels.total() for result in results)
     classes = text_classes((result.kind for result in results), samples, where=url)
@@ -171,8 +170,7 @@ class RowCounts:
 
 
 def count_rows(storage: Storage, shard: str) -> RowCounts:
-    """Count the rows of a shard by status and reason. Raises FormatError if the sidecars are missing, damaged, or of
-    another tool."""
+    """Count a shard's rows by status and reason. Raises FormatError for missing, damaged or foreign sidecars."""
     parquet, stats = sidecars_of(shard)
     table = read_columns(storage, parquet, ("status", "error_message"))
     statuses, messages = (table.column(name).to_pylist() for name in ("status", "error_message"))
@@ -192,7 +190,7 @@ def count_rows(storage: Storage, shard: str) -> RowCounts:
 
 
 def _bounded(url: str, results: Iterable[ReadShard]) -> Iterator[ReadShard]:
-    """Yield the shards, keeping one copy in memory of a text that several shards have. Raises SourceError as soon as
+    """Yield the shards, with one copy in memory of each text that several shards share. Raises SourceError as soon as
     there are too many texts for classes."""
     texts: set[str] = set()
     samples = 0
@@ -239,7 +237,7 @@ def _read(job: ReadJob, folder: Path, index: int) -> ReadShard:
     if shard.samples not in (None, len(rows) + len(events)):
         raise SourceError(
             f"{job.data_url}/{shard.name}: {len(rows) + len(events):,} records, but its description says "
-            f"{shard.samples:,}: it is truncated, or of another version; download it again"
+            f"{shard.samples:,}: it is truncated, or from another version; download it again"
         )
     rows_file = folder / f"{index:07d}.parquet"
     pq.write_table(index_table(rows, shard.number, with_files=bool(job.found.images)), rows_file)

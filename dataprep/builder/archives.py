@@ -94,7 +94,7 @@ class OrderedSplit:
     shard_samples: tuple[int, ...]
     """Samples of each shard, one stored pass after the other."""
     passes: int
-    """Passes that are written as bytes."""
+    """Number of passes that are stored."""
     source_bytes: int
     """Bytes of the original images of one pass."""
     annotated: bool
@@ -544,9 +544,9 @@ class ConversionRequest(BuildRequest):
     """A conversion of a finished dataset; `source_url` is the place of the shards."""
 
     index_url: str
-    """Place of manifest and index, `source_url` unless adopted data are elsewhere; or the address of a view."""
+    """URL of manifest and index: `source_url`, another folder for adopted data, or the address of a view."""
     links: str
-    """Policy for links in the shards' place: a name in `dataprep.dataset.adopted.LINKS`."""
+    """Policy for links in the folder of the shards: a name in `dataprep.dataset.adopted.LINKS`."""
 
 
 class ConversionRecipe(ArchiveRecipe):
@@ -574,12 +574,12 @@ class ConversionRecipe(ArchiveRecipe):
     def plan_orders(
         self, request: BuildRequest, progress: Progress, keeping: Keeping
     ) -> tuple[Plan, list[OrderedSplit]]:
-        """Return the plan, and the order of each of its splits. Raises UsageError if images are to be turned upright,
-        but not the boxes in them."""
+        """Return the plan, and the order of each of its splits. Raises UsageError if the images would be turned
+        upright, but their boxes would not."""
         plan, orders = super().plan_orders(request, progress, keeping)
         places = ", ".join(places_in_images(plan.features))
         if plan.options.images.apply_exif and places:
-            raise UsageError(f"`apply_exif` turns images, but not the places in them ({places}); leave it out")
+            raise UsageError(f"`apply_exif` turns images, but not their boxes and points ({places}); leave it out")
         if FILE_NAME in plan.features and FORMATS[plan.options.format].one_file_per_image:
             raise UsageError(
                 f"`format` {plan.options.format}: metadata.jsonl has a {FILE_NAME} of its own, and the samples have "
@@ -611,7 +611,7 @@ CONVERSIONS = ConversionRecipe()
 
 
 def named_source(index: Storage) -> str:
-    """Return the name of a dataset's place for the manifest: its URL, or on disk its folder without the path."""
+    """Return the source's name for the manifest: its URL, or on disk the name of its folder."""
     return index.url.rpartition("/")[2] if index.is_local else index.url
 
 
@@ -643,7 +643,7 @@ _WHOLE_LISTINGS = 2
 _GETS_A_SHARD = 2
 """Reads for each shard: its receipt when the index is written, and a look at plan.json after the receipt was stored."""
 _GETS_A_PROCESS = 1
-"""Looks of each process that reads references: at the checksum of the file."""
+"""Reads of each process that reads references: the checksum of the file."""
 _REFERENCE_BYTES = 80
 """Approximate size of an image's reference in plan.parquet, which is read in parts of PLAN_WINDOW_BYTES."""
 _GETS = 4

@@ -1,5 +1,5 @@
-"""The cards of a dataset: `README.md` with the head that the Hugging Face Hub reads, `croissant.json`, and for tars
-`_info.json`, in which timm finds their names and counts.
+"""The cards of a dataset: `README.md` with the front matter that the Hugging Face Hub reads, `croissant.json`, and for
+tars `_info.json`, where timm finds their names and counts.
 
 All are pure functions of the manifest and not part of any digest: users may edit them (docs/decisions/0013-cards.md).
 """
@@ -216,7 +216,7 @@ _SIZES = (
     (1_000_000_000, "100M<n<1B"),
     (10_000_000_000, "1B<n<10B"),
 )
-"""The Hub's categories of sizes, each with the number of samples at which the next one begins."""
+"""The Hub's categories of sizes, each with the number of samples where the next one begins."""
 
 
 def cards_of(manifest: Manifest) -> dict[str, bytes]:
@@ -306,7 +306,7 @@ def readme(manifest: Manifest) -> str:
 
 
 def wds_info(manifest: Manifest) -> bytes:
-    """Return `_info.json`, which timm's reader of tars wants (timm/data/readers/reader_wds.py)."""
+    """Return `_info.json`, which timm's reader of tars needs (timm/data/readers/reader_wds.py)."""
     splits = {
         split.name: {
             "name": split.name,
@@ -319,7 +319,7 @@ def wds_info(manifest: Manifest) -> bytes:
     return json.dumps({"splits": splits}, indent=1).encode() + b"\n"
 
 
-# The head, which is YAML: texts are written as JSON, which YAML includes
+# The front matter. Texts in it are JSON, which is valid YAML.
 
 
 def _head(manifest: Manifest) -> Iterator[str]:

@@ -117,7 +117,8 @@ def _sizes(storage: Storage, names: Collection[str], *, single: bool) -> Mapping
 
 
 def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, others: set[str]) -> Iterator[str]:
-    """Yield the clauses of an image folder's split; its index is read only if the number or bytes of files differ.
+    """Yield the clauses for one split of an image folder; its index is read only if the number or bytes of files
+    differ.
 
     Args:
         others: Names of files that are not images.
@@ -225,14 +226,14 @@ def run_build(
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """A finished dataset, and the shards that its originals have more."""
+    """A finished dataset, and the shards to add to it."""
 
     storage: Storage
     manifest: Manifest
     data: bytes
     """Content of `dataset.json`."""
     planned: Planned | None
-    """None if the originals have nothing more."""
+    """None if there is nothing to add."""
 
 
 def plan_growth(request: BuildRequest, progress: Progress, *, keep: bool) -> Growth:
@@ -242,20 +243,22 @@ def plan_growth(request: BuildRequest, progress: Progress, *, keep: bool) -> Gro
     refuse_nested(storage, request)
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     if data is None:
-        raise UsageError(f"{storage.url}: no dataset there to which anything can be added; leave out `append`")
+        raise UsageError(f"{storage.url}: no dataset there to append to; leave out `append`")
     manifest = readable_manifest(storage)
     refuse_other_change(storage, "append")
     refuse_damaged(storage, manifest)
     planned = recipe_of(request.options.dataset).plan_growth(request, progress, manifest, data, keep=keep)
     shards = sum(len(split.shards) for split in manifest.splits)
     if planned is not None and shards + planned.plan.num_shards > MAX_SHARDS:
-        raise UsageError(f"{storage.url}: with these, more than {MAX_SHARDS:,} shards; build a dataset of its own")
+        raise UsageError(
+            f"{storage.url}: would have more than {MAX_SHARDS:,} shards; build the new samples as a separate dataset"
+        )
     return Growth(storage, manifest, data, planned)
 
 
 def _grow(request: BuildRequest, engine: Engine, progress: Progress) -> BuildResult:
-    """Add to a finished dataset what its originals have more, as shards after its own, and publish the next revision.
-    Until then the dataset is as it was; the same command continues an interrupted growth."""
+    """Append new originals to a finished dataset as further shards, and publish the next revision. Until then the
+    dataset stays as it was; the same command continues an interrupted growth."""
     growth = plan_growth(request, progress, keep=True)
     storage, manifest, planned = growth.storage, growth.manifest, growth.planned
     storage.remove_stale_spools()
@@ -413,9 +416,8 @@ def _owner_and_manifest(
 
 
 def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest | None:
-    """Return the manifest of exactly this plan, or None. Raises UsageError if another dataset exists, or this one, made
-    with other versions of the codecs, and VerificationError if it was made with other versions of the codecs, and is
-    damaged."""
+    """Return the manifest of exactly this plan, or None. Raises UsageError if another dataset exists, or this one was
+    made with other codec versions; VerificationError if in that case it is damaged as well."""
     manifest = read_manifest(storage)
     if manifest is None or manifest.plan_hash == plan.plan_hash:
         return manifest

@@ -102,8 +102,8 @@ class _Digest(FileDigest):
 def enumeration_file(
     source: Storage, dataset: Dataset, split: str, classes: tuple[str, ...] | None, *, allow_partial: bool
 ) -> str:
-    """Return the name of a kept enumeration's file; it depends on everything that determines the content, except the
-    archives' sizes."""
+    """Return the name of a kept enumeration's file, a hash of everything that determines it except sizes of
+    archives."""
     facts: list[object] = [source.url, dataset.name, classes, allow_partial]
     if isinstance(dataset, OwnDataset) and dataset.own is not None:
         facts.append(asdict(dataset.own))
@@ -115,8 +115,7 @@ def enumeration_file(
 
 
 def spool_enumeration(storage: Storage, name: str, enumeration: Enumeration) -> Spooled | None:
-    """Write an enumeration to a spool file, so that reruns need not list the originals. Returns None if it cannot be
-    written."""
+    """Write an enumeration to a spool file, so that reruns need not list the originals; None if that fails."""
     sources = json.dumps([asdict(source) for source in enumeration.sources])
     annotated = bool(enumeration.features)
     metadata = {"sources": sources, "classes": json.dumps(enumeration.classes)}

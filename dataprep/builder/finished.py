@@ -197,7 +197,7 @@ def layout_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def shard_number(manifest: Manifest, split: SplitManifest, position: int) -> int | None:
-    """Return the number in a shard's name: its position, unless a revision wrote it. None for a name of others."""
+    """Return the number in a shard's name, usually its position; None if no build gives this name."""
     file, recipe = split.shards[position]["file"], recipe_of(built_as(manifest))
     is_changed = any(change.split == split.name for change in manifest.changes)
     candidates = (position, *(map(int, _DIGITS.findall(file)) if is_changed else ()))
@@ -218,7 +218,7 @@ def next_number(manifest: Manifest, split: SplitManifest, more: int) -> int:
     """Return the number of the first of `more` new shards of a split, which none of its shards has had.
 
     Raises:
-        UsageError: Their numbers would have more digits than those of the others.
+        UsageError: The new numbers would have more digits than the existing ones.
     """
     first = max(shard_numbers(manifest, split), default=-1) + 1
     recipe = recipe_of(built_as(manifest))
@@ -272,7 +272,7 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
 
 
 def listed_names(manifest: Manifest) -> set[str]:
-    """Return the names of a finished dataset, except images that are files of their own."""
+    """Return the names of a finished dataset, except images that are separate files."""
     names = {MANIFEST, REPLICAS, *(entry["file"] for entry in (*manifest.files, *removed_entries(manifest)))}
     for split in manifest.splits:
         names.update(entry["file"] for entry in (*index_files(split), split.events))
@@ -410,7 +410,7 @@ def read_change(storage: Storage, kind: type[C]) -> C | None:
     """Read the plan of an interrupted or running change; None if there is none. Raises FormatError.
 
     Args:
-        kind: Class of the plan: that of one command, or `ChangePlan` for what all of them have.
+        kind: Class of the plan: one command's, or `ChangePlan` for the fields that all commands share.
     """
     data = read_bounded(storage, CHANGE_JSON, MAX_PLAN_BYTES, advice=CHANGE_ADVICE)
     where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a change"
@@ -422,7 +422,8 @@ def begin_change(storage: Storage, plan: ChangePlan) -> bool:
     UsageError if the plan is too large."""
     document = json.dumps(asdict(plan), indent=1).encode()
     if len(document) > MAX_PLAN_BYTES:
-        raise UsageError(f"{storage.url}: a plan of {len(plan.old):,} files; change the dataset in several runs")
+        what = f"{len(plan.old):,} files to replace, too many for one plan"
+        raise UsageError(f"{storage.url}: {what}; change the dataset in several runs")
     try:
         storage.create(CHANGE_JSON, document)
     except ConflictError:
@@ -432,8 +433,8 @@ def begin_change(storage: Storage, plan: ChangePlan) -> bool:
 
 
 def change_names(manifest: Manifest, plan: ChangePlan | None) -> set[str]:
-    """Return the files that a change puts in place or removes; anyone may have written the plan, so only names that a
-    dataset has."""
+    """Return the files that a change puts in place or removes: only names that a dataset can have, because anyone may
+    have written the plan."""
     recipe, names = recipe_of(built_as(manifest)), set() if plan is None else {*plan.new, *plan.old}
     roots = (folder for split in manifest.splits for folder in (split.name, image_root(manifest, split)))
     folders = {"index", REMOVED, *roots}
@@ -495,7 +496,7 @@ def publish_revision(storage: Storage, manifest: Manifest, data: bytes, new: Man
 
 
 def end_change(storage: Storage, root: str, names: Iterable[str]) -> None:
-    """Remove those of a change's files that the manifest does not list, and then the change's own files.
+    """Remove a change's files that the manifest does not list, and then the change's own state.
 
     The plan is removed after the files that it names, so that the same command continues an interrupted removal. If the
     stored plan is another change's, nothing is removed.

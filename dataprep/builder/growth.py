@@ -1,4 +1,4 @@
-"""The recipe of builds from original files, which also adds to a finished dataset what they have more.
+"""The recipe of builds from original files, which can also append new originals to a finished dataset.
 
 originals ─▶ compared with the samples that are there ─▶ plan of new shards ─▶ shards ─▶ the next revision
 """
@@ -171,8 +171,8 @@ ARCHIVES = GrowingRecipe()
 
 
 def _refuse_other_options(storage: Storage, plan: Plan, manifest: records.Manifest) -> None:
-    """Raise UsageError if a dataset was built with other options or versions than a plan, or without one of its classes
-    or features."""
+    """Raise UsageError if a dataset has other options or versions than a plan, or lacks one of its classes or
+    features."""
     versions = other_versions(manifest.codecs, plan.codecs)
     new = sorted(set(plan.classes) - set(manifest.classes))
     if options := differences(plan.options.document(), manifest.options):
@@ -199,7 +199,7 @@ def _new_references(
     refs: SpilledReferences,
     options: BuildOptions,
 ) -> tuple[SpilledReferences, int]:
-    """Return the references whose keys a split does not have, and how many of the others it has had before.
+    """Return the references whose keys a split has never had, and how many of the others were removed from it.
 
     Raises:
         SourceError: An original has another size or checksum than the sample of its key.
@@ -231,7 +231,7 @@ def _new_references(
         elif num_bytes[at] >= 0 and (ref.num_bytes, ref.crc32c or crc32c[at]) != (num_bytes[at], crc32c[at]):
             raise SourceError(
                 f"{ref.source}: {named(ref.key)} has {ref.num_bytes:,} bytes, and the sample of this key "
-                f"{num_bytes[at]:,}, or another checksum: `append` adds samples and changes none; give the image "
+                f"{num_bytes[at]:,}, or another checksum: `append` never changes a sample; give the image "
                 "another name, or build all of it as another dataset"
             )
     return new, left_out

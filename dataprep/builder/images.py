@@ -198,8 +198,8 @@ def _jpeg_header(data: bytes) -> tuple[int, int, str]:
 
 
 def _decode_jpeg(data: bytes) -> None:
-    """Decode all entropy-coded data, at an eighth of the size and without chroma, which takes less time than the full
-    inverse transform and colour conversion, which cannot fail."""
+    """Decode all entropy-coded data, at an eighth of the size and without chroma: the full inverse transform and the
+    colour conversion take longer, and cannot fail."""
     import simplejpeg
 
     try:
@@ -272,7 +272,7 @@ def _exif_of(orientation: int) -> bytes:
 
 
 def _exif_orientation(data: bytes) -> int:
-    """Return the EXIF orientation of a JPEG with EXIF, 1 to 8. Nine in ten files have none: Pillow opens few."""
+    """Return the EXIF orientation of a JPEG with EXIF, 1 to 8. Nine in ten files have no EXIF, so Pillow opens few."""
     with pictures.open_image(data) as image:
         return _orientation_of(image)
 

@@ -223,7 +223,7 @@ def merge_split(
 
 
 class Merged:
-    """What the receipts of a split's planned shards have together, once `rows` has ended; see `merge_split`."""
+    """Totals over the receipts of a split's planned shards, complete once `rows` has ended; see `merge_split`."""
 
     def __init__(self, build: OpenBuild, split: PlannedSplit, first_index: int, *, check: Check, seen: Seen) -> None:
         self._build, self._split, self._check, self._seen = build, split, check, seen
@@ -264,7 +264,7 @@ class Merged:
 
 
 def grown_split(before: SplitManifest, added: SplitManifest) -> SplitManifest:
-    """Return a split with the shards of another one after its own, and that one's index and events."""
+    """Return a split with the shards of another appended, and with the index and events of the latter."""
     counts = zip(before.class_counts, added.class_counts, strict=True)
     return replace(
         added,

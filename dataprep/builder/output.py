@@ -118,7 +118,7 @@ def claim_place(storage: Storage, planned: Planned) -> Claim:
 
 
 def begin_or_join(storage: Storage, planned: Planned, owner: Claim | None) -> Entry:
-    """Do the same as `claim_place`, with the `owner` that was read before; None if the output had no owner then."""
+    """Like `claim_place`, given the `owner` as it was read before; None if the output had none."""
     if owner is not None:
         refuse_other_plan(storage, planned.plan, owner.plan)
         return Entry(claim=owner, has_begun=False, is_fresh=False)
@@ -328,8 +328,8 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
     finished, and UsageError if this process has other codec versions than the plan.
 
     Args:
-        pointer: Content of `plan.json` that another process has read: nothing is read then, and whether the build was
-            overtaken shows when its files are read and before any is put in place. None reads it.
+        pointer: Content of `plan.json` if another process has read it. An overtaken build is then noticed only when its
+            files are read or put in place. None reads it now.
     """
     storage = open_storage(output_url)
     claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
@@ -658,8 +658,8 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
 
 
 def refuse_other_remains(storage: Storage, plan: plans.Plan, *, overwrite: bool) -> str | None:
-    """Refuse files without a manifest that a card calls another plan's; return the plan that it names, if any. Raises
-    UsageError if they are another plan's, and `overwrite` would not remove them."""
+    """Return the hash of the plan that the card of files without a manifest names, if any. Raises UsageError if it is
+    another plan's, and `overwrite` would not remove the files."""
     named = card_plan(storage)
     if named is not None and named != plan.plan_hash:
         _refuse_other(storage, plan, named, overwrite=overwrite)

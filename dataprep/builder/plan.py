@@ -72,16 +72,15 @@ def fault_of(storage: Storage, name: str, expected: FileDigest) -> str | None:
 PLAN_SCHEMA = "1.0"
 DEFAULT_SHARD_BYTES = 256 * 2**20
 MIN_SHARDS, MIN_SHARD_BYTES = 64, 2**20
-"""Shards that a split has by default if each holds this many source bytes: webdataset wants a shard for each worker of
-each rank, here 8 ranks of 8. Not the number of cores, which would give other bytes on other machines."""
+"""Number of shards of a split by default, if each holds this many source bytes: webdataset needs a shard for each
+worker of each rank, here 8 ranks of 8. It does not depend on the machine's cores, so the bytes do not either."""
 _VERSION_CHARACTERS = 300
 Repeat = Literal["virtual", "physical"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildOptions:
-    """Options that change a dataset's bytes. They do not include its URL, the number of workers, or limits on
-    rejections."""
+    """Options that change a dataset's bytes; not its URL, the number of workers, or limits on rejections."""
 
     dataset: str
     format: str
@@ -181,7 +180,7 @@ class PlannedSplit:
     first_number: int = 0
     """Number in the name of the first shard."""
     built_shards: int = 0
-    """Number of shards with which a dataset that grows was built, as names have it; 0 for the shards of this plan."""
+    """Number of shards in the names of a dataset that grows, from its first build; 0 for the shards of this plan."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,7 +217,7 @@ class Plan:
 
     @property
     def plan_hash(self) -> str:
-        """Hash of everything on which the dataset's bytes depend."""
+        """Hash of everything that the dataset's bytes depend on."""
         return str(self.document()["plan_hash"])
 
     @property
@@ -273,8 +272,7 @@ def other_versions(made: Mapping[str, str], here: Mapping[str, str]) -> str:
 
 
 def physical_key(key: str, pass_index: int) -> str:
-    """Return the key of a sample in one stored pass of a physically repeated split; a long key is shortened and ends
-    with a hash."""
+    """Return the key of a sample in one stored pass of a physically repeated split; long keys end with a hash."""
     suffix = f"-r{pass_index}"
     if len(key) + len(suffix) > MAX_KEY_BYTES:
         digest = hashlib.sha256(key.encode()).hexdigest()[:32]
@@ -326,7 +324,7 @@ class BuildRequest:
     """Share of a split's images that may be rejected, 0 to 1."""
     overwrite: bool = False
     append: bool = False
-    """Whether to add what the originals have more than the dataset."""
+    """Whether to append originals that the finished dataset lacks."""
 
 
 class Progress(Protocol):
@@ -342,7 +340,7 @@ class Progress(Protocol):
         """Show the user a line about the originals that were found."""
 
     def planned(self, plan: Plan, done: set[int]) -> None:
-        """The plan is stored; these shards are done already."""
+        """The plan is stored; the shards in `done` are built already."""
 
     def shard_done(self, receipt: ShardReceipt) -> None:
         """One more shard is done."""

@@ -103,7 +103,7 @@ class Dispatch:
         self._hangs_in_a_row = 0
 
     def give_back(self, indexes: Iterable[int], now_s: float) -> None:
-        """Put shards in the queue again whose worker was lost, but that are not to blame."""
+        """Put shards back in the queue that are not to blame for the loss of their worker."""
         for index in indexes:
             self._again(index, now_s)
 
@@ -120,8 +120,7 @@ class Dispatch:
         return f"shard {index}: {failure.error}; trying again in {delay_s:g} s"
 
     def end(self) -> None:
-        """Raise the error of a run without remaining shards, if it has one: a full disk, or shards that were set
-        aside."""
+        """Raise the error at the end of a run, if any: a full disk, or shards that were set aside."""
         if self._full is not None:
             raise self._full
         if self.set_aside:
@@ -302,7 +301,7 @@ class Pool:
         Args:
             task: Picklable function of an index. It may be called again for an index whose process died. If it returns
                 a Future, its process gets the next index at once, while the Future is awaited.
-            indexes: Indexes, in the order of their beginning.
+            indexes: Indexes, in the order of processing.
             is_left: Called before an index is given to a process; if it returns False, the index is left out.
 
         Raises:

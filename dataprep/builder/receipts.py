@@ -76,8 +76,8 @@ def write_receipt(
 
 
 def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt, pa.Table] | None:
-    """Read a shard's receipt and its index rows; None while the shard is not done. Raises FormatError if the receipt
-    belongs to another build, and the text names both; or it is malformed."""
+    """Read a shard's receipt and its index rows; None while the shard is not done. Raises FormatError if the receipt is
+    malformed or belongs to another build."""
     data = read_bounded(storage, receipt_file(index, root), MAX_RECEIPT_BYTES, advice=_advice(root))
     if data is None:
         return None
@@ -87,7 +87,7 @@ def read_receipt(storage: Storage, index: int, root: str) -> tuple[ShardReceipt,
 
 def read_summary(storage: Storage, info: ObjectInfo, index: int, root: str) -> ShardReceipt | None:
     """Read a shard's receipt without its index rows: one request for the end of its file; None if it is gone. Raises
-    FormatError if the receipt belongs to another build, and the text names both; or it is malformed."""
+    FormatError if the receipt is malformed or belongs to another build."""
     try:
         metadata = footer_metadata(storage, info, MAX_RECEIPT_BYTES)
     except FileNotFoundError:

@@ -49,8 +49,7 @@ class Planned:
 
     plan: Plan
     store: Callable[[Storage, str], FileDigest | None]
-    """Function that stores the plan's data: takes storage and build folder, returns the digest of the references, if
-    any."""
+    """Function of storage and build folder: stores the plan's data, returns the digest of any references."""
     repair: Callable[[Storage, Claim, Callable[[str], None]], Claim] | None = None
     """Function that stores absent or damaged references of a continued build again, logs that with its last argument,
     and returns the claim with their digest. None if workers read no references."""
@@ -100,8 +99,7 @@ class Recipe(ShardMaker):
     """The steps from one kind of originals to a finished dataset, and the checks of such a dataset."""
 
     output_may_lie_in_source: bool = False
-    """Whether a dataset may be written into the folder of its originals, because its files are never read as
-    originals."""
+    """Whether a dataset may be in the folder of its originals, because its files are never read as originals."""
     shard_check: str
     """`module:NAME` of the function that verifies a finished shard; see dataprep/verification/run.py."""
 
@@ -162,23 +160,22 @@ class Recipe(ShardMaker):
 
         Raises:
             SourceError: An original differs from the sample of its key.
-            UsageError: The options are not those of the dataset, there is a new class, or these datasets do not grow.
+            UsageError: The options differ from the dataset's, there is a new class, or datasets of this recipe cannot
+                grow.
         """
         raise _cannot_grow(request)
 
     def grow(
         self, build: OpenBuild, request: BuildRequest, manifest: Manifest, data: bytes, log: Callable[[str], None]
     ) -> Manifest:
-        """Publish the revision of a dataset with the planned shards after its own. Raises UsageError as `plan_growth`
-        does."""
+        """Publish a dataset's revision with the planned shards appended. Raises UsageError as `plan_growth` does."""
         raise _cannot_grow(request)
 
     # Requests to buckets, and names of the files
 
     @abstractmethod
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        """Return the requests and bytes that a build sends to its output, including receipts, which are removed at the
-        end."""
+        """Return the requests and bytes that a build sends to its output, including receipts that it removes."""
 
     @abstractmethod
     def source_traffic(self, plan: Plan) -> Traffic:
@@ -232,8 +229,8 @@ class Recipe(ShardMaker):
 
 def _cannot_grow(request: BuildRequest) -> UsageError:
     return UsageError(
-        f"`append`: {request.options.name} cannot grow; build what is new as a dataset of its own, and mix them with "
-        "loaders.mixture"
+        f"`append`: {request.options.name} cannot grow; build the new samples as a separate dataset, and mix both "
+        "with loaders.mixture"
     )
 
 

@@ -132,7 +132,7 @@ def _all(tables: Iterator[pa.Table], shards: int, where: str) -> Iterator[pa.Tab
         count += 1
         yield table
     if count != shards:
-        raise BuildError(f"{where} is damaged; run the same command again, which makes it again from the originals")
+        raise BuildError(f"{where} is damaged; run the same command once more to make it from the originals")
 
 
 def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
@@ -165,7 +165,7 @@ def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]
 
 @lru_cache(maxsize=1)
 def references_of(build: OpenBuild, index: int) -> pa.Table:
-    """Return the references of a shard; those of the last one are kept."""
+    """Return the references of a shard; the last shard's are kept in memory."""
     file = open_references(build)
     with _damage(build.storage, build.claim):
         table = file.read_row_group(index)

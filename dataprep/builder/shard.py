@@ -107,7 +107,8 @@ def _gone_or_changed(source: Originals, ref: records.SampleRef) -> Iterator[None
     except FileNotFoundError as error:
         raise SourceError(
             f"{source.url_of(ref.source)} is gone; it held {named(ref.key)} when the build was planned. "
-            "If its place is not mounted, mount it and run the same command again; else start over with `overwrite`"
+            "If it is on a volume that is not mounted, mount it and run the same command again; else start over with "
+            "`overwrite`"
         ) from error
     except ChangedError as error:
         raise changed(error) from error
@@ -117,7 +118,7 @@ def changed(error: ChangedError) -> SourceError:
     """Return the error for an original whose version differs from the listed one."""
     return SourceError(
         f"{error.what}. A build reads only the files that it listed, and no copies of them: start over with "
-        "`overwrite`, or, if they were copied elsewhere, give their first place"
+        "`overwrite`, or, if they were copied elsewhere, give the folder that was listed"
     )
 
 
@@ -240,8 +241,7 @@ def _removed_before(build: OpenBuild) -> frozenset[str]:
 
 
 def place_images(build: OpenBuild) -> None:
-    """Rename an image folder's finished folders on disk into place, and create links; a second call finds them in
-    place."""
+    """Move an image folder's finished folders on disk into place, and create links; idempotent."""
     storage = build.storage
     if not FORMATS[build.plan.options.format].one_file_per_image or not isinstance(storage, LocalStorage):
         return
@@ -263,7 +263,7 @@ def files_of(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) ->
     yield from zip(image_names(build.plan, split, keys, labels), *columns, strict=True)
 
 
-# Bytes passed to the writing thread at once: ten images, so that the passing itself costs nothing in comparison.
+# Bytes passed to the writing thread at once: ten images, so that passing them costs next to nothing.
 BATCH_BYTES = 2**20
 # Batches in flight before `write` waits: bounds the memory, and bridges a sync of 8 MiB.
 MAX_BATCHES = 16
@@ -276,9 +276,9 @@ class WritebackFile:
 
     Without these threads a worker decodes, digests, waits for the disk, and decodes again; with shards of 32 MiB,
     digests and disk take a third of its time. The code that publishes the file syncs it again, which is then quick. The
-    system reports a write error once to each open descriptor, but not to descriptors opened later. So the result of
-    every sync is checked here, and a storage syncs through the descriptor that created the file. The digests are
-    complete after the `with` block.
+    system reports a write error once to each open descriptor, but not to descriptors opened later. So every sync is
+    checked here, and a storage syncs through the descriptor that created the file. The digests are complete after the
+    `with` block.
 
     Args:
         written: Called with the number of bytes in the file each time it has grown.

@@ -178,7 +178,7 @@ class ImageBuild(Run):
 
         Args:
             options: Options that change the dataset's bytes.
-            default_ratio: Share of rejected images that is allowed if none is asked for.
+            default_ratio: Share of rejected images that is allowed by default.
             make: Function that makes the request; its other arguments are bound.
             compare: Compare the archives with their published sizes and digests first.
         """

@@ -131,7 +131,7 @@ class EngineRun(LocalRun):
         return texts(self.engine_options)
 
     def choice(self) -> EngineChoice:
-        """Return the engine that is asked for.
+        """Return the requested engine.
 
         Raises:
             UsageError: There are options without an engine that has some; the runner or an option is unknown, the
@@ -224,7 +224,7 @@ class Asked(Protocol):
         """See `Run.choice`."""
 
     def job(self) -> Job:
-        """Return the build that is asked for. Raises UsageError if the options do not fit together."""
+        """Return the requested build. Raises UsageError if the options do not fit together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -376,7 +376,7 @@ def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, s
 def open_engine(
     choice: EngineChoice, worker_modules: tuple[str, ...], source_url: str, output_url: str, progress: BuildProgress
 ) -> AbstractContextManager[Engine]:
-    """Open the engine that is asked for; see `EngineModule.open_engine`."""
+    """Open the requested engine; see `EngineModule.open_engine`."""
     work = EngineWork(
         worker_modules=worker_modules,
         source_url=source_url,

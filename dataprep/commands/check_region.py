@@ -184,7 +184,7 @@ class CheckRegion(region_options.Priced, region_options.NamedTpu):
 
     @property
     def readings(self) -> int:
-        """How often the hosts together read what a pass reads."""
+        """Number of times that all hosts together read the data of a pass."""
         return (self.hosts or 1) if self.hosts_read_all else 1
 
     def __post_init__(self) -> None:

@@ -82,7 +82,7 @@ class CreateBucket(NamedTpu):
     )
 
     def bucket(self, note: Note) -> BucketRequest:
-        """Return the bucket that is asked for.
+        """Return the requested bucket.
 
         Raises:
             UsageError: The name, a place or a label is malformed, or nothing says the region.

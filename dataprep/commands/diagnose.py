@@ -103,7 +103,7 @@ class Diagnose(Request):
     )
     html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
     compare: Path | None = option(
-        "Show the rates next to an earlier run's, whose --json is in this file.", default=None, metavar="FILE"
+        "Compare the rates with an earlier run, whose --json is in this file.", default=None, metavar="FILE"
     )
 
     def setup(self) -> RunSetup:

@@ -1,4 +1,4 @@
-"""`dataprep remove`: samples that must vanish from storage, such as those of a takedown list.
+"""`dataprep remove`: samples that must vanish from storage, such as the samples on a takedown list.
 
     lists ─▶ samples ─▶ plan ─▶ shards without them ─▶ index, events, places ─▶ metadata ─▶ dataset.json
                                                                       ─▶ cards, and the old files are deleted
@@ -145,7 +145,7 @@ class Removal:
     unknown: tuple[str, ...] = ()
     """Lines of the lists that name no sample."""
     notes: tuple[str, ...] = ()
-    """What else has these samples, and what to do about it."""
+    """Other places that have these samples, and advice."""
 
     def __str__(self) -> str:
         if not self.shards:
@@ -158,7 +158,7 @@ class Removal:
 
 
 class _Gone(NamedTuple):
-    """What leaves one shard."""
+    """Samples and rows that one shard loses."""
 
     samples: NDArray[np.int64]
     """Numbers of samples, ascending."""
@@ -167,7 +167,7 @@ class _Gone(NamedTuple):
 
 
 _Selection = Mapping[str, Mapping[int, _Gone]]
-"""What leaves, by split and shard; only shards that are written again."""
+"""Removed samples by split and shard; only shards that are written again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -680,7 +680,7 @@ class _Rewriting:
         return entry, dict(sorted(counts.items()))
 
     def _annotations(self, split: SplitManifest, gone: Mapping[int, _Gone]) -> FileEntry:
-        """Replace the annotations of an image folder by those of the samples that stay."""
+        """Replace the annotations of an image folder by the annotations of the samples that stay."""
         name = metadata_file(split.name)
         (listed,) = (entry for entry in self._manifest.files if entry["file"] == name)
         firsts = np.cumsum([0, *(shard["samples"] for shard in split.shards)])

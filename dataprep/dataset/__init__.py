@@ -1,7 +1,7 @@
 """The parts of a dataset next to its shards: manifest, index, cards and the list of copies.
 
-    <url>/dataset.json                                  the manifest, written last: if it exists, the dataset is
-    complete <url>/<split>/<name>-<split>-00000-of-00256.tar     WebDataset
+    <url>/dataset.json                                  the manifest, written last: the dataset is complete
+    <url>/<split>/<name>-<split>-00000-of-00256.tar     WebDataset
     <url>/<tfds_name>-<split>.tfrecord-00000-of-00256   TFRecord, with dataset_info.json, features.json, …
     <url>/<split>/<class>/<file>                        image folder; for coco-dup5 the original folder is the class
     <url>/images/<folder>/<file>                        image folder with `repeat` physical: links in <split>/ lead here
@@ -11,7 +11,7 @@
     <url>/removed/<revision>-<split>.parquet            places of the samples that a revision removed
     <url>/replicas.json                                 copies in other regions; no digest includes it
     <url>/README.md, croissant.json, _info.json         cards, made from the manifest; no digest includes them
-    <url>/views/, columns/                              views, and columns: values of samples beside the shards
+    <url>/views/, columns/                              views, and columns: values of samples, next to the shards
     <url>/_build/, _map/                                while a build or `dataprep map` runs; gone when it is complete
 
     manifest.py, records.py     the manifest and its fields; documents.py reads any JSON within bounds, by type

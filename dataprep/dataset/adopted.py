@@ -1,4 +1,4 @@
-"""Data that other tools wrote: where they are, whether they may be read, and whether they have changed.
+"""Data that other tools wrote: their place, whether they may be read, and whether they have changed.
 
 The index of an adopted dataset may be in another place than its data, and the manifest then names that place. Anyone
 may have written the manifest, and a stranger's archive may contain links to a user's private files. So another place,
@@ -29,7 +29,7 @@ from dataprep.storage.base import FORBIDDEN
 from dataprep.storage.local import LocalStorage
 
 DATA_URL = "DATAPREP_DATA_URL"
-"""Environment variable by which a user names the place of adopted data."""
+"""Environment variable with which a user names the place of adopted data."""
 _named: set[tuple[str, str]] = set()
 """URLs of index and data that this process adopted; needed if the state folder cannot be written."""
 MAX_LISTED_ON_DISK = 200_000
@@ -40,7 +40,7 @@ SHARD_NAMES = {
     "webdataset": re.compile(r"\.tar\Z"),
     "tfrecord": re.compile(r"(?:\.tfrec(?:ords?)?|\.records?)(?:-\d+-of-\d+)?\Z|(?:\A|/)[^./]+-\d+-of-\d+\Z"),
 }
-"""Patterns of the names of shards, by format. In other formats every image is a file of its own."""
+"""Patterns of the names of shards, by format. In other formats every image is a separate file."""
 
 
 def open_linked(url: str) -> Storage:
@@ -55,8 +55,8 @@ def open_data(storage: Storage, manifest: Manifest, *, named: bool) -> Storage:
     Raises FormatError if the data_url in the manifest is not a text.
 
     Args:
-        named: Whether the user named the place of adopted data, and so vouches for the links in it
-            (`check_named`). If not, a link that leads out of the data is a UsageError when it is read.
+        named: Whether the user named the place of adopted data, and so trusts the links in it (`check_named`). If not,
+            a link that leads out of the data is a UsageError when it is read.
     """
     if not is_adopted(manifest):
         return storage
@@ -128,11 +128,11 @@ def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
 
 
 def check_named(storage: Storage, manifest: Manifest) -> bool:
-    """Return whether the user named the place of adopted data; refuse an unnamed place outside of the dataset. Raises
-    UsageError if the user has not named the place; the text says how to.
+    """Return whether the user named the place of adopted data. Raises UsageError, saying how to name it, if it is
+    outside of the dataset and was not named.
 
     Returns:
-        True if links in the data may lead anywhere, because the user vouches for them.
+        True if links in the data may lead anywhere, because the user named the place.
     """
     if not is_adopted(manifest):
         return False
@@ -160,8 +160,8 @@ def _memory(index_url: str, data_url: str) -> Path:
 
 
 def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed: int | None) -> None:
-    """Refuse adopted data if a listing shows that they have changed; see `changes_of`. Raises UsageError if the data
-    have changed; the text says how, and what to do.
+    """Raise UsageError if a listing shows that adopted data have changed; see `changes_of`. The text says how, and what
+    to do.
 
     Args:
         max_listed: Maximum number of files; larger data are not compared.
@@ -232,7 +232,7 @@ def is_text(name: str) -> bool:
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Return whether a shard belongs to a split: its name fits the split's pattern, or is below that folder."""
+    """Return whether a shard's name matches the pattern of a split, or is below the folder that the pattern names."""
     return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
 
 

@@ -1,11 +1,11 @@
-"""Columns: a value for each stored sample, in files of their own beside the shards, joined by position.
+"""Columns: a value for each stored sample, in separate files next to the shards, joined by position.
 
     columns/<name>/column.json              what the values are and which files have them; written last
     columns/<name>/<split>-<digest>.arrow   the values of one shard: an Arrow file without compression, of one batch
 
 A value is one byte range of its file. Its place follows from the sample's number if all values have one size, and
-otherwise from the offsets in the file. `column.json` says of which shard a file is by what identifies the shard's
-bytes, so a shard that stays the same over revisions keeps its file.
+otherwise from the offsets in the file. `column.json` names the shard of each file by an identity of the shard's bytes
+(`shard_id`), so a shard that stays the same over revisions keeps its file.
 
 Anyone may have written a column: its names and places are compared with the dataset's manifest, and offsets with the
 file's size, before one of them is used.
@@ -124,9 +124,9 @@ class Column:
     plan_hash: str
     """The dataset's."""
     function: str
-    """What made the values: `module:NAME`, or a table."""
+    """Origin of the values: a function, `module:NAME`, or a table."""
     function_version: str
-    """SHA-256 of the source of the function's module or of the table, or what the user says."""
+    """SHA-256 of the source of the function's module or of the table, or the version that the user gave."""
     type: ColumnType
     splits: dict[str, tuple[ColumnShard, ...]]
 
@@ -183,7 +183,7 @@ def values_file(name: str, split: str, sha256: str) -> str:
 
 
 def check_column_name(name: str, manifest: Manifest | None = None) -> str:
-    """Return a column's name. Raises UsageError if it is none, or a field of the dataset has it."""
+    """Return a column's name. Raises UsageError if it is not a valid name, or a field of the dataset has it."""
     fault = name_fault(name)
     if not _NAME.fullmatch(name):
         fault = f"expected letters, digits, _ and -, 100 at most, got {quoted(name)}"
@@ -229,7 +229,7 @@ def column_faults(storage: Storage, manifest: Manifest, name: str) -> Iterator[s
 
 
 def shard_id(split: SplitManifest, number: int) -> str:
-    """Return what identifies the bytes of a shard; where no digest is known, its name, size and index do."""
+    """Return the identity of a shard's bytes: its digest, or if none is known one made of name, size and index."""
     shard = split.shards[number]
     if shard["sha256"]:
         return shard["sha256"]
@@ -256,7 +256,8 @@ def find_column(storage: Storage, name: str) -> tuple[Column, bytes] | None:
     except UsageError as error:
         raise FormatError(f"{where}: {error}; {_ADVICE}") from error
     if (column.version, column.name) != (COLUMN_VERSION, name):
-        raise FormatError(f"{where}: column {quoted(column.name)} of version {column.version}, expected {name!r} of 1")
+        got = f"column {quoted(column.name)}, version {column.version}"
+        raise FormatError(f"{where}: got {got}, expected {name!r}, version 1")
     for split, shards in column.splits.items():
         for shard in shards:
             if fault := entry_fault(column, split, shard):
@@ -265,7 +266,7 @@ def find_column(storage: Storage, name: str) -> tuple[Column, bytes] | None:
 
 
 def entry_fault(column: Column, split: str, shard: ColumnShard) -> str:
-    """Return what cannot be in the entry of a file; empty if all can."""
+    """Return the fault in the entry of a file; empty if there is none."""
     if shard.file != values_file(column.name, split, shard.sha256):
         return f"{quoted(shard.file)} is not a file of split {quoted(split)}"
     kind = column.type
@@ -280,8 +281,8 @@ def entry_fault(column: Column, split: str, shard: ColumnShard) -> str:
 
 
 def read_column(storage: Storage, manifest: Manifest, name: str) -> OpenedColumn:
-    """Read a column, and compare it with its dataset; shards that it lacks are no fault. Raises UsageError if there is
-    no such column, and FormatError if its file is damaged."""
+    """Read a column, and compare it with its dataset; it may lack shards. Raises UsageError if there is no such column,
+    and FormatError if its file is damaged."""
     found = find_column(storage, name)
     if found is None:
         known = column_names(storage)
@@ -313,7 +314,7 @@ def opened_column(storage: Storage, manifest: Manifest, column: Column, data: by
 
 
 def value_bounds(storage: Storage, kind: ColumnType, shard: ColumnShard) -> NDArray[np.int64]:
-    """Return where the values of a shard are in its file: value n is the bytes from number n to number n + 1.
+    """Return the byte offsets of a shard's values in its file: value n is between offsets n and n + 1.
 
     Shape (samples + 1,). Values of one size need no read, others one read of the offsets.
 

@@ -1,8 +1,8 @@
 """Conversion of Python values to Arrow columns, and calls of Arrow's functions, without imports that take long.
 
 `pyarrow.array` imports pandas, if installed, to see whether its argument is a Series; this costs each worker 0.3 s of
-CPU. `pyarrow.compute`, which `Table.take`, `Array.cast` and others import, takes as long as half of NumPy to document
-its 300 functions.
+CPU. `Table.take`, `Array.cast` and others import `pyarrow.compute`, which documents its 300 functions and takes half as
+long as NumPy.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def table_of(columns: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.Table:
 
 
 def numbers(values: Sequence[float | None], kind: pa.DataType) -> pa.Array:
-    """Return integers or floats as an Arrow array, None as null. Raises OverflowError for an integer outside the type's
-    range."""
+    """Return integers or floats as an Arrow array, None as null. Raises OverflowError for an integer out of range."""
     dtype = np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))
     stored = np.fromiter((0 if value is None else value for value in values), dtype, len(values))
     return pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(stored)])

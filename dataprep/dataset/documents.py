@@ -19,8 +19,8 @@ from dataprep.messages import one_line, shortened
 
 T = TypeVar("T")
 JsonObject: TypeAlias = dict[str, Any]
-"""An object whose fields others define: the answer of another program, what another tool wrote beside an image, options
-that only one recipe knows, the values of a page. Objects that this project defines have types of their own.
+"""An object whose fields others define: the answer of another program, another tool's JSON next to an image, options
+that only one recipe knows, the values of a page. Objects that this project defines have their own types.
 scripts/house.py lists the modules that use it, each with a reason.
 """
 MAX_COUNT = 1 << 53

@@ -1,4 +1,4 @@
-"""Features: the typed description of what a sample carries besides its image, key and label.
+"""Features: names and types of a sample's values other than image, key and label.
 
 A manifest lists them by name, and every format stores the same values under the same names. Annotations are the values
 of one sample, as canonical JSON: `{"caption":"a cat","objects":{"bbox":[[1.0,2.0,3.0,4.0]],"category":[7]}}`. No value
@@ -35,11 +35,11 @@ MAX_ANNOTATION_BYTES = 1 << 20
 RESERVED = frozenset(
     {"class_name", "cls", "file_name", "height", "image", "jpg", "json", "key", "label", "orientation", "width"}
 )
-"""Names that every dataset uses already, or to which readers of a format give another meaning."""
+"""Names that every dataset uses already, or that have another meaning for readers of a format."""
 WRITTEN_BY_BUILDS = RESERVED - {"file_name"}
 """Reserved names whose values every build writes itself."""
 FILE_NAME = "file_name"
-"""The one reserved feature that a build adds: the original's name, which TFDS wants in records of imagenet2012."""
+"""The one reserved feature that a build adds: the original's name, which TFDS expects in records of imagenet2012."""
 BOXES = frozenset({"bbox", "bboxes", "boxes"})
 """Names, in lower case, of features and columns with boxes."""
 _PLACES = BOXES | {"keypoints", "segmentation"}
@@ -47,8 +47,8 @@ _NAME = re.compile(r"(?!__)[^/\x00-\x1f\x7f\ud800-\udfff]{1,100}")
 _MEMBER = re.compile(
     r"(?!__)(?=.{1,100}\Z)(?!(?:cls|jpg|json)\Z)(?!(?:.*\.)?(?:pickle|pkl|pt|pth|pyd)\Z)[a-z0-9_-]++(?:\.[a-z0-9_-]++)*+"
 )
-"""Pattern of the suffixes that members of features may have. Readers give those of image, label and JSON their own
-meaning, webdataset keeps `__key__` for itself, and it runs the code that a pickle names."""
+"""Pattern of the suffixes that members of features may have. The suffixes of image, label and JSON are taken,
+webdataset keeps `__key__` for itself, and it would run the code that a pickle names."""
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -177,7 +177,7 @@ def annotation_values(features: Features, annotations: bytes) -> Values:
     try:
         document = json.loads(annotations)
     except (ValueError, RecursionError) as error:
-        raise FormatError("annotations that are not JSON") from error
+        raise FormatError("annotations are not JSON") from error
     return values_of(features, document)
 
 
@@ -218,15 +218,14 @@ def from_json(feature: Feature, value: Any) -> Any:
 
 
 def member_bytes(feature: Feature, value: Any) -> bytes:
-    """Return a value as the content of a member of its own: text as UTF-8, bytes as they are, others as JSON."""
+    """Return a value as the content of its own member: text as UTF-8, bytes as they are, others as JSON."""
     if feature.shape or feature.kind not in _STRINGS:
         return _dumps(to_json(feature, value))
     return bytes(value) if feature.kind == "bytes" else str(value).encode()
 
 
 def member_value(name: str, feature: Feature, data: bytes) -> Any:
-    """Return the value of a feature from the content of its member. Raises FormatError if `member_bytes` did not write
-    it."""
+    """Return a feature's value from its member's content. Raises FormatError if `member_bytes` did not write it."""
     try:
         if feature.shape or feature.kind not in _STRINGS:
             value = from_json(feature, json.loads(data))

@@ -47,8 +47,7 @@ BATCH_ROWS = 1 << 16
 MAX_COMPARED_BYTES = 2**30
 """Size of the largest index on disk whose digest is compared: 18 million samples. ImageNet's 77 MB take 0.07 s."""
 MAX_BUFFERED_BYTES = 2**28
-"""Size of the largest index in a bucket whose digest is compared: 4 million samples. Such an index is kept in
-memory."""
+"""Size of the largest index in a bucket whose digest is compared: 4 million samples. It is kept in memory."""
 MAX_READERS = 8
 """Maximum number of readers of an index at work, and of idle ones; each keeps a footer, some 10 kB a shard."""
 _BLOCK_BYTES = 1 << 22
@@ -72,7 +71,7 @@ class ParquetTable:
         storage: Where the dataset is.
         name: The file.
         schemas: Accepted schemas: the file must have the columns of one of them.
-        nullable: Columns in which values may be missing.
+        nullable: Columns that may lack values.
         source: The file's bytes, if they are open already; see `compared_index`.
         max_rows: Maximum number of rows; by default one for each byte, because each takes several.
 
@@ -288,8 +287,8 @@ class Index:
         if is_changing(storage):
             return None
         raise FormatError(
-            f"{storage.url_of(name)}: {found[:23]}, the manifest has {due[:16]}: damaged, or of another dataset; "
-            "restore it, or build it again"
+            f"{storage.url_of(name)}: {found[:23]}, the manifest has {due[:16]}: it is damaged, or belongs to another "
+            "dataset; restore it, or build it again"
         )
 
     def _compare_groups(self, number: int, table: ParquetTable) -> None:
@@ -310,8 +309,8 @@ class Index:
 
 
 def is_changing(storage: Storage) -> bool:
-    """Return whether a finished dataset is being changed, or that was interrupted: its index may be newer than its
-    manifest then."""
+    """Return whether a change of a dataset is running or was interrupted, so that its index may be newer than its
+    manifest."""
     if storage.stat(CHANGE_JSON) is not None:
         return True
     try:
@@ -503,7 +502,7 @@ def publish_index(split: str, shard_samples: Sequence[int], put: Callable[[str, 
 
     Args:
         split: Name of the split.
-        shard_samples: Number of samples of each shard, which decides about parts; see `index_ranges`.
+        shard_samples: Number of samples of each shard, which determines the parts; see `index_ranges`.
         put: Publishes one file, given its name and its shards.
     """
     ranges = index_ranges(shard_samples)

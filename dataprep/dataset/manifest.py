@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MANIFEST = "dataset.json"
 SCHEMA_VERSION = "1.1"
 PARTS_VERSION = "2.0"
-"""Schema version of a manifest with an index in parts; all other fields are those of version 1."""
+"""Schema version of a manifest with an index in parts; all other fields are as in version 1."""
 VERSIONS = (SCHEMA_VERSION, PARTS_VERSION)
 """Versions that are written: the newest of each major version that is read."""
 MAX_MANIFEST_BYTES = 256 * 2**20
@@ -40,10 +40,9 @@ MAX_OPTIONS_BYTES = 1 << 20
 """Maximum size of a manifest's options in bytes, which have no types, so that each empty list takes 30 times as much
 memory; names of classes and files are in other fields."""
 MAX_SHARDS = 350_000
-"""Maximum number of shards of a build: even with the longest file names, they and their sidecars fit into a
-manifest."""
+"""Maximum number of shards of a build, which fit into a manifest even with sidecars and the longest names."""
 FORMAT_NAMES = ("imagefolder", "tfrecord", "webdataset")
-"""Names of the formats that a manifest may name; dataprep/formats implements them, and a test compares both."""
+"""Names of the formats that a manifest may name; dataprep/formats implements them, and a test compares the two."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _CRC32C = re.compile(r"[A-Za-z0-9+/]{6}==")
@@ -76,7 +75,7 @@ def built_as(manifest: records.Manifest) -> str:
 
 
 def no_dataset(storage: Storage) -> UsageError:
-    """Return the error for a place that has no manifest: an unfinished build is there, or nothing of ours."""
+    """Return the error for a place without a manifest: it has an unfinished build, or no dataset at all."""
     if storage.stat(PLAN_JSON) is not None:
         hint = "a build there is not finished: run it again to finish it"
     else:
@@ -93,7 +92,7 @@ def read_manifest(storage: Storage, *, sidecars: bool = True) -> records.Manifes
 
     Args:
         sidecars: Whether to keep the entries of sidecars. They can take more memory than the shards' own entries, and a
-            loader needs them only if images are files of their own.
+            loader needs them only if images are separate files.
     """
     data = read_bounded(storage, MANIFEST, MAX_MANIFEST_BYTES, advice=MANIFEST_ADVICE)
     return None if data is None else manifest_in(data, storage.url_of(MANIFEST), sidecars=sidecars)
@@ -128,7 +127,7 @@ def manifest_in(data: bytes, where: str, *, sidecars: bool = True) -> records.Ma
 
 
 class _Outline(msgspec.Struct):
-    """The field that manifests of all versions have, and the bytes of the only one whose values have no types."""
+    """The version, a field of all manifests, and the bytes of `options`, the only field whose values have no types."""
 
     schema_version: str
     options: msgspec.Raw = msgspec.Raw()
@@ -213,11 +212,10 @@ def shard_entry(receipt: records.ShardReceipt) -> records.ShardEntry:
 
 
 def refuse_other_sizes(storage: LocalStorage, split: records.SplitManifest) -> None:
-    """Raise VerificationError, naming shards, if some of a split are missing or have another size than the manifest
-    says.
+    """Raise VerificationError, naming shards, if shards of a split are missing or differ in size from the manifest.
 
-    Folders are listed, and no shard is opened. While the dataset is changed, or after
-    that was interrupted, shards are newer than the manifest: then nothing is compared.
+    Folders are listed, and no shard is opened. Nothing is compared while a change of the dataset is running or
+    interrupted, because shards are then newer than the manifest.
     """
     due = {shard["file"]: shard["bytes"] for shard in split.shards}
     damaged = list(size_faults(due.items(), storage.sizes(due)))

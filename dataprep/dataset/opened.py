@@ -23,7 +23,7 @@ class Split:
     shards: int
     """Number of shards; for an image folder, of parts of its index."""
     num_bytes: int | None
-    """Bytes of its shards; None in a planned dataset."""
+    """Size of its shards; None in a planned dataset."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +42,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A finished dataset, or the one that a dry run has planned. It shows itself in a terminal and in a notebook."""
+    """A finished dataset, or the one that a dry run has planned; terminals and notebooks display its summary."""
 
     url: str
     """Root of the dataset, for `open_loader`, `verify` and the other functions."""
@@ -76,7 +76,7 @@ class Dataset:
 
     @property
     def features(self) -> Mapping[str, Feature]:
-        """Types of the values that each sample has besides image, key and label."""
+        """Types of each sample's values other than image, key and label."""
         return self.known.features
 
     @property
@@ -100,7 +100,7 @@ class Dataset:
 
     @property
     def origin(self) -> str:
-        """Where the images come from, as it was stated."""
+        """Origin of the images, as it was stated."""
         return "" if isinstance(self.known, Planned) else self.known.origin
 
     @property

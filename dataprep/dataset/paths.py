@@ -60,7 +60,7 @@ _SHOWN_CHARACTERS = 200
 
 
 def is_hidden_name(name: str) -> bool:
-    """Return whether a path is hidden or of the system, like the files that macOS, Windows and shells leave behind."""
+    """Return whether a path is hidden or a system file, such as those that macOS, Windows and shells leave behind."""
     return _HIDDEN.search(name) is not None
 
 

@@ -1,7 +1,7 @@
-"""Permutations and draws that never change between versions of anything, and positions spread evenly over a list.
+"""Permutations and draws that stay the same in every version of Python and NumPy; positions spread evenly over a list.
 
-NumPy's Generator methods may change from release to release, the raw words of a bit generator may not: a permutation
-is the stable argsort of raw Philox words, keyed by a hash of its purpose. Golden vectors in the tests hold this.
+NumPy's Generator methods may change between releases, but the raw words of a bit generator do not: a permutation is the
+stable argsort of raw Philox words, keyed by a hash of its purpose. Golden vectors in the tests hold this.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class IndexPart(FileEntry):
     """One of several files of an index."""
 
     shards: Count
-    """Number of the shards, which follow those of the part before."""
+    """Number of its shards, which follow the shards of the part before."""
 
 
 class IndexEntry(FileEntry):
@@ -94,12 +94,12 @@ class SourceEntry(PlannedSource):
 
 
 class Head(TypedDict):
-    """Samples that the index of a folder lists first, because a loader can know them before the others."""
+    """Samples that a folder's index lists first, so that a loader can start before the others are listed."""
 
     shards: Annotated[int, Meta(ge=1)]
     samples: Annotated[int, Meta(ge=1)]
     plan: str
-    """Hash of everything that decides which sample is at which position among them."""
+    """Hash of everything that determines their order."""
 
 
 class AdoptedOptions(TypedDict, total=False):
@@ -115,14 +115,14 @@ class AdoptedOptions(TypedDict, total=False):
     digest: bool
     """Whether the index has the CRC32C of every image."""
     fields: dict[str, Count]
-    """Fields next to the image, such as a caption, each with the number of samples that lack it. This count stays right
-    when `retry-failed` adds images, because these have all fields."""
+    """Fields next to the image, such as a caption, each with the number of samples that lack it. The count stays right
+    when `retry-failed` adds images, because they have all fields."""
     heads: list[Head]
-    """Samples of the split `train` that are listed first, each head with those of the heads before it."""
+    """Samples of the split `train` that are listed first, each head including the earlier ones."""
 
 
 class Repeats(TypedDict):
-    """How often an epoch passes over a split."""
+    """Numbers of passes of an epoch over a split."""
 
     count: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
     """Passes of an epoch."""
@@ -167,8 +167,7 @@ class SourceFile:
     num_bytes: int
     """Size of the archive; of a folder the sum of its image files."""
     sha256: str = ""
-    """Hexadecimal digest of a table: of the footer of a parquet file, or of all bytes of a text file; empty for
-    others."""
+    """Hexadecimal digest of a table: of a parquet file's footer, or of all bytes of a text file; empty for others."""
     is_unpacked: bool = False
     """Whether its images are unpacked below the output (dataprep/sources/unpacked.py)."""
     version: int = 0
@@ -194,7 +193,7 @@ class Enumeration:
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """One shard to build: its name, and which samples it holds in which order."""
+    """One shard to build: its name, and its samples in their order."""
 
     index: int
     """Position among all shards of all splits; row group of `_build/plan.parquet`."""
@@ -225,7 +224,7 @@ class Sample(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where a format put a sample inside its shard, in bytes from the shard's start."""
+    """Place of a sample inside its shard, in bytes from the shard's start."""
 
     record_offset: int
     record_bytes: int
@@ -265,7 +264,7 @@ class Fetched:
     allow_networks: tuple[str, ...] = ()
     """Networks that the fetcher could reach beyond public addresses."""
     consents: tuple[str, ...] = ()
-    """Policies about opt-outs by which rows were fetched."""
+    """Policies on opt-outs under which rows were fetched."""
     before: dict[str, dict[str, Count]] = field(default_factory=dict)
     """Earlier `statuses` and `reasons` of rows that were tried again."""
 
@@ -329,14 +328,14 @@ class KeptSamples(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ViewedSplit(SplitManifest):
-    """A split as if only the kept samples were stored: numbers of samples are theirs, sizes of files stay."""
+    """A split as if only the kept samples were stored: it counts these, but sizes of files stay."""
 
     kept: KeptSamples = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a revision changed in one split; see dataprep/dataset/revisions.py."""
+    """Change that a revision made to one split; see dataprep/dataset/revisions.py."""
 
     revision: Count
     """The revision that it made."""
@@ -375,12 +374,12 @@ class DatasetHead:
     """True if `allow_partial` let counts differ from the published ones."""
     splits: tuple[SplitManifest, ...]
     features: dict[str, Feature] = field(default_factory=dict)
-    """Types of the values that each sample has besides image, key and label; the document omits an empty field."""
+    """Types of each sample's values other than image, key and label; the document omits an empty field."""
     converted_from: str = ""
-    """URL of the dataset from which this one was converted, or the name of its folder on a disk; the document omits an
-    empty field."""
+    """URL, or folder name on a disk, of the dataset that was converted to this one; the document omits an empty
+    field."""
     changes: tuple[Change, ...] = ()
-    """What the revisions after the first have changed, the earliest first; the document omits an empty field."""
+    """Changes of the revisions after the first, the earliest first; the document omits an empty field."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,7 @@ def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterabl
         data = _document(listed)
         if data == before or storage.replace(REPLICAS, data, before):
             return listed
-    raise StorageError(
-        f"{storage.url_of(REPLICAS)}: other processes changed it again and again; run the same command again"
-    )
+    raise StorageError(f"{storage.url_of(REPLICAS)}: other processes kept changing it; run the same command again")
 
 
 def same_dataset(storage: Storage, original: ObjectInfo) -> bool:

@@ -1,11 +1,11 @@
-"""Revisions of a finished dataset: which shards came, which samples left, and where the others are now.
+"""Revisions of a finished dataset: the shards and samples that they added or removed, and new places of samples.
 
     dataset.json                       `changes`: one for each revision and split that changed
     removed/<revision>-<split>.parquet the samples that a revision removed: their places in the revision before it, and
                                        the SHA-256 of their keys; its metadata says when. No key and no URL is kept.
 
-A shard keeps its position for ever, also if all its samples are removed; added shards follow the last one. So a
-sample's place in a later revision follows from the removed numbers of its shard alone (`moved`).
+A shard keeps its position forever, even if all its samples are removed; added shards follow the last one. So a sample's
+place in a later revision follows from the removed numbers of its shard alone (`moved`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def changes_after(manifest: Manifest, revision: int, split: str) -> tuple[Change
 
 
 def first_shards(manifest: Manifest, split: str, shards: int) -> int:
-    """Return with how many shards a split was built; `shards` is how many it has now."""
+    """Return the number of shards with which a split was built; `shards` is its number now."""
     return next((change.shards for change in manifest.changes if change.split == split), shards)
 
 
@@ -146,7 +146,7 @@ def _open_removed(storage: Storage, entry: FileEntry) -> ParquetTable:
 
 
 def _read_removed(storage: Storage, change: Change, samples: Sequence[int]) -> Removed:
-    """Read the samples that a change removed; `samples` are those of each shard after it."""
+    """Read the samples that a change removed; `samples` has the number of samples of each shard after it."""
     if change.removed is None:
         return {}
     table, where = _open_removed(storage, change.removed), storage.url_of(change.removed["file"])
@@ -167,8 +167,8 @@ def _read_removed(storage: Storage, change: Change, samples: Sequence[int]) -> R
     )
     if not inside or (np.diff(shards) < 0).any() or sum(samples) + len(numbers) != change.samples:
         raise FormatError(
-            f"{where}: {len(numbers):,} rows that are not the places of {change.samples - sum(samples):,} samples, "
-            f"shard by shard; {_ADVICE}"
+            f"{where}: expected the places of {change.samples - sum(samples):,} samples, shard by shard, got "
+            f"{len(numbers):,} other rows; {_ADVICE}"
         )
     return found
 
@@ -203,7 +203,7 @@ def change_faults(manifest: Manifest) -> Iterator[str]:
 
 
 def _count_faults(split: SplitManifest, changes: Sequence[Change]) -> Iterator[str]:
-    """Yield changes of a split after which it would have other counts than the next one, or the split, says."""
+    """Yield changes of a split whose counts contradict the next change or the split itself."""
     afterwards = [*((change.shards, change.samples) for change in changes[1:]), (len(split.shards), split.samples)]
     for change, (shards, samples) in zip(changes, afterwards, strict=True):
         more = shards > change.shards and samples >= change.samples

@@ -35,7 +35,8 @@ def runs_of(value: Mapping[str, Any]) -> list[int]:
 
 
 def _decompressed(text: str) -> list[int]:
-    """Return the runs of compressed counts: five bits a character, from the third run on relative to the last but one.
+    """Return the runs of compressed counts: five bits a character; from the fourth run on relative to the run two
+    before it.
 
     The format is that of `rleToString` in pycocotools' maskApi.c.
     """

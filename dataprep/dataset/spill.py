@@ -87,7 +87,7 @@ class SpilledTable:
         self._held_bytes = 0
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all rows, in the order in which they were added."""
+        """Yield all rows, in the order of their addition."""
         for piece in self._pieces:
             yield _unpacked(self._scratch.read(piece)) if isinstance(piece, Extent) else piece
 
@@ -126,8 +126,7 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
 
 
 def in_order_of_text(rows: SpilledTable, column: str) -> Iterator[pa.Table]:
-    """Yield all rows in the order of the bytes of a column, of text or bytes; rows with equal values keep their
-    order."""
+    """Yield all rows, sorted by the bytes of a column of text or bytes; rows with equal values keep their order."""
     bounds = _bounds(rows, column, _part_count(rows))
 
     def with_parts() -> Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]]:
@@ -145,7 +144,7 @@ def _part_count(rows: SpilledTable) -> int:
 
 
 def _bounds(rows: SpilledTable, column: str, parts: int) -> NDArray[np.object_]:
-    """Return the texts at which all parts but the first begin, from an even sample of the rows."""
+    """Return the first texts of all parts except the first, from an even sample of the rows."""
     sample: list[bytes] = []
     if parts > 1:
         step = max(1, rows.num_rows // _SAMPLE_ROWS)
@@ -235,7 +234,7 @@ class Codec(Generic[T]):
 
 
 class SpilledItems(Generic[T]):
-    """Values in the order in which they are added; they are read from the first to the last, any number of times."""
+    """Values in the order of their addition; they are read from the first to the last, any number of times."""
 
     def __init__(self, codec: Codec[T], items: Iterable[T] = ()) -> None:
         self._codec = codec
@@ -262,7 +261,7 @@ class SpilledItems(Generic[T]):
             yield from map(self._codec.decode, batch.column(0).to_pylist())
 
     def in_order(self, key: Callable[[T], bytes]) -> SpilledItems[T]:
-        """Return the values sorted by a key; those of the same key stay in their order."""
+        """Return the values sorted by a key; values with the same key keep their order."""
         self._flush()
         keyed = SpilledTable(_schema("key", "item"), self._codec.content)
         for batch in self._rows.batches():
@@ -303,7 +302,7 @@ def spill_schema() -> pa.Schema:
 
 
 class SpilledReferences:
-    """References in the order in which they are added."""
+    """References in the order of their addition."""
 
     def __init__(self) -> None:
         self._rows = SpilledTable(spill_schema(), "the list of samples")
@@ -348,8 +347,7 @@ class SpilledReferences:
         return self.rows().batches()
 
     def sample(self, most: int) -> list[SampleRef]:
-        """Return about `most` references that are spread over all, or all if they are fewer; only a few batches are
-        read."""
+        """Return about `most` references, spread over all, or all if they are fewer; reads only a few batches."""
         batches = self.rows().some_batches(min(most, _SAMPLED_BATCHES))
         found: list[SampleRef] = []
         for batch in batches:

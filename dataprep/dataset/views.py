@@ -1,4 +1,4 @@
-"""Views: which samples of a dataset are kept, and why the others are left out, without a byte of it changed.
+"""Views: selections of a dataset's samples, with a reason for each one left out; the dataset itself stays unchanged.
 
     views/<name>/view.json                  what was asked, and the counts; written last
     views/<name>/<split>-<digest>.parquet   a row for each stored sample, a row group for each shard: why it is left
@@ -43,17 +43,17 @@ _ADVICE = "make the view again with `dataprep select`"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """What a view keeps: the samples that pass all of these, in this order."""
+    """Conditions of a view, which keeps the samples that pass all of them; they apply in this order."""
 
     of: str = ""
-    """View from which to choose; empty: the whole dataset."""
+    """View from which to choose; empty for the complete dataset."""
     where: tuple[str, ...] = ()
     """SQL conditions over a sample's columns."""
     left_out: tuple[str, ...] = ()
     """Files of keys, URLs or digests of samples to leave out."""
     dedup: str = ""
-    """`exact`: of samples with the same bytes, only the first by key; `phash<=4`: of those whose hashes in this column
-    differ in at most so many bits."""
+    """`exact`: keep only the first by key of samples with the same bytes; `phash<=4`: the same for samples whose hashes
+    in the column `phash` differ in at most 4 bits."""
     sample: float = 1.0
     """Share of the samples, drawn by their keys."""
     seed: Count = 0
@@ -80,7 +80,7 @@ class View:
     version: int
     name: str
     plan_hash: str
-    """The dataset's, with its revision."""
+    """Plan hash of the dataset at `revision`."""
     revision: Count
     choice: Choice
     splits: tuple[ViewSplit, ...]
@@ -179,7 +179,7 @@ def address(url: str) -> tuple[str, str]:
 
 
 def check_name(name: str) -> str:
-    """Return a view's name. Raises UsageError if it is none."""
+    """Return a view's name. Raises UsageError if it is not a valid one."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"`name`: expected letters, digits, _ and -, 100 at most, got {quoted(name)}")
     return name
@@ -191,7 +191,8 @@ def view_file(name: str, file: str) -> str:
 
 
 def split_file(name: str, split: str, sha256: str) -> str:
-    """Return the name of the file of a view's split: another content has another name, so a view is replaced whole."""
+    """Return the name of a view's file for a split; the name changes with the content, so a view is replaced all at
+    once."""
     return view_file(name, f"{split}-{sha256[:12]}.parquet")
 
 
@@ -244,7 +245,7 @@ def kept_of(storage: Storage, view: View, manifest: Manifest, name: str, stored:
         or sum(chosen.class_counts) > sum(chosen.kept)
     ):
         where = storage.url_of(view_file(view.name, VIEW_JSON))
-        raise FormatError(f"{where}: its split {name} is not that of the dataset; {_ADVICE}")
+        raise FormatError(f"{where}: its split {name} differs from the dataset's; {_ADVICE}")
     return Kept(storage.url, chosen, tuple(stored))
 
 
@@ -254,7 +255,7 @@ def viewed(storage: Storage, manifest: Manifest, name: str) -> Manifest:
 
 
 def stored_positions(split: SplitManifest, positions: Iterable[int]) -> dict[int, int]:
-    """Return the given positions of samples by those that the samples have among all stored ones of the split."""
+    """Return a dict from each sample's position among all stored samples of the split to its given position."""
     if not isinstance(split, ViewedSplit):
         return {position: position for position in positions}
     found, wanted = dict[int, int](), sorted(positions)
@@ -281,6 +282,7 @@ def find_view(storage: Storage, name: str, sha256: str = "") -> tuple[View, str]
         where = storage.url_of(file)
         view = decode(data, View, where=where, advice=_ADVICE)
         if (view.version, view.name) != (VIEW_VERSION, name):
-            raise FormatError(f"{where}: view {quoted(view.name)} of version {view.version}, expected {name!r} of 1")
+            got = f"view {quoted(view.name)}, version {view.version}"
+            raise FormatError(f"{where}: got {got}, expected {name!r}, version 1")
         return view, digest
     return None

@@ -80,14 +80,14 @@ FAULT_REASONS: dict[pictures.Fault, str] = {
     "truncated": "truncated",
     "undecodable": "undecodable",
 }
-"""Reason for rejecting an image, by the guard's fault."""
+"""Reason for rejecting an image, by its fault."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RowFilter:
     """Limits on a table's columns; None and empty limits are not applied.
 
-    A row without a value in a limited column is filtered, because an unknown value may break the limit. Sizes are the
+    A row without a value in a limited column is left out, because the unknown value may exceed the limit. Sizes are the
     exception: if the table does not have them, the downloaded image is measured.
     """
 
@@ -120,8 +120,8 @@ def refuse_absent_columns(row_filter: RowFilter, roles: Mapping[str, str]) -> No
         value = getattr(row_filter, limit)
         if value not in (None, ()) and role not in roles:
             raise UsageError(
-                f"`{limit}` needs a column {role}, but the table has none by that name; "
-                f"name it with `column` {role}=NAME, or leave the limit out"
+                f"`{limit}` needs a column {role}, but the table has no such column; name it with `column` "
+                f"{role}=NAME, or leave the limit out"
             )
 
 
@@ -160,8 +160,8 @@ def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeOptions:
-    """Settings for resizing and encoding. The names are img2dataset's; the defaults are from its recipe for LAION-5B at
-    256 pixels."""
+    """Settings for resizing and encoding: img2dataset's names, and defaults from its recipe for LAION-5B at 256
+    pixels."""
 
     image_size: int = 256
     """Length of the shorter side, in pixels; with `border` and `keep_ratio_largest`, of the longer one."""
@@ -197,7 +197,7 @@ class EncodedImage:
     exif: str
     """EXIF tags and their texts, as a JSON object."""
     dhash: int | None
-    """Hash by `dhash_of`, which takes 0.7 ms of an image's 5 ms; None if duplicates are not searched."""
+    """Hash from `dhash_of`, which takes 0.7 ms of an image's 5 ms; None if duplicates are not searched."""
 
 
 class RejectedImageError(Exception):
@@ -207,8 +207,8 @@ class RejectedImageError(Exception):
 def encode_image(
     data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool = False
 ) -> EncodedImage:
-    """Resize and encode one image. Raises RejectedImageError if the image cannot be decoded completely, or its size is
-    not accepted."""
+    """Resize and encode one image. Raises RejectedImageError if it cannot be decoded completely, or has a refused
+    size."""
     try:
         return _encode_image(data, options, row_filter, with_dhash=with_dhash)
     except pictures.UnusableImageError as error:
@@ -220,8 +220,8 @@ def encode_image(
 
 
 def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
-    """Return the image at its new size, or the same array if nothing changes. Raises RejectedImageError if the result
-    would be too large."""
+    """Return the image at its new size, the same array if nothing changes. Raises RejectedImageError if it is too
+    large."""
     mode, side = options.resize_mode, options.image_size
     height, width = pixels.shape[:2]
     measured = max(height, width) if mode in ("border", "keep_ratio_largest") else min(height, width)
@@ -415,8 +415,7 @@ VERIFIED_HASHES = ("md5", "sha256")
 MAX_TEXT_BYTES = 32 << 10
 """Maximum size of all strings of a row: readers of records limit everything but the image to twice as much."""
 Fetch = Callable[[Iterable[Request]], Iterator[Outcome]]
-"""Function that fetches all requests and yields exactly one outcome for each, in any order; `Request.key` is the row's
-position."""
+"""Function that fetches requests and yields one outcome for each, in any order; `Request.key` is the row's position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -428,8 +427,7 @@ class DuplicatePolicy:
     perceptual: DuplicateAction = "keep"
     """Action for images whose dHashes differ in at most `max_distance` bits."""
     max_distance: int = 0
-    """Number of the 64 bits that may differ. Even at 0, different plain surfaces or logos on white have equal
-    dHashes."""
+    """Maximum number of differing bits, of 64. Even at 0, different plain surfaces or logos on white count as equal."""
 
     def __post_init__(self) -> None:
         for name in ("exact", "perceptual"):
@@ -513,8 +511,8 @@ class RowResult:
 
 
 def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: BinaryIO) -> list[RowResult]:
-    """Fetch the rows that pass the filter, and encode their images. Raises BuildError if an outcome was not requested,
-    or came twice.
+    """Fetch the rows that pass the filter, and encode their images. Raises BuildError if `fetch` yields an outcome that
+    was not requested, or one twice.
 
     Args:
         spool: An empty file, opened for writing and reading; receives the encoded images in the order of completion.
@@ -533,7 +531,8 @@ def collect(rows: Sequence[Row], fetch: Fetch, options: RowOptions, spool: Binar
     for outcome in fetch(requests):
         if not 0 <= outcome.key < len(rows) or results[outcome.key].status:
             raise BuildError(
-                f"an outcome of row {outcome.key} was not requested or came twice; expected one for each request"
+                f"got an outcome for row {outcome.key} that was not requested or came twice; expected one for each "
+                "request"
             )
         results[outcome.key] = _result_of(rows[outcome.key], outcome, options, spool)
         beat()

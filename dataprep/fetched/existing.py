@@ -122,16 +122,16 @@ def open_fetched(url: str) -> FetchedDataset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Choice of the failed rows to try again; by default, rows with a retryable reason."""
+    """Failed rows to retry; by default those with a retryable reason."""
 
     reasons: tuple[str, ...] = ()
-    """Reasons, as in the parquet files, of the rows to try again."""
+    """Reasons, as in the parquet files, of the rows to retry."""
     everything: bool = False
-    """Whether to try all rows again whose download or resizing failed."""
+    """Whether to retry all rows whose download or resizing failed."""
 
     def __post_init__(self) -> None:
         if self.reasons and self.everything:
-            raise UsageError("`all` takes every reason, `reason` some; give one of them")
+            raise UsageError("`all` and `reason` exclude each other; give one of them")
 
     def takes(self, status: str, reason: str) -> bool:
         """Return whether a row with this status and reason is tried again."""
@@ -209,8 +209,7 @@ def _newest(
 
 
 def _see_retries(dataset: FetchedDataset, newer: _Newer) -> int:
-    """Pass the shards of retries to `newer`, last one first, down to the last shard of the build; return their
-    number."""
+    """Pass the shards of retries to `newer`, the last one first, and return their number."""
     retries, back = 0, range(dataset.num_shards - 1, -1, -1)
     with closing(_tables(dataset, back)) as tables:
         for place, table in zip(back, tables, strict=True):
@@ -221,7 +220,7 @@ def _see_retries(dataset: FetchedDataset, newer: _Newer) -> int:
 
 
 class _Newer:
-    """Knows which rows have a newer status in a later shard. It takes the shards of retries, last one first.
+    """Finds rows that have a newer status in a later shard; takes the shards of retries, the last one first.
 
     Args:
         key_digits: Number of digits of the row's number, which follows the shard's number in a key.

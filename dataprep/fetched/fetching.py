@@ -20,7 +20,7 @@ from dataprep.web.client import Fetcher
 from dataprep.web.politeness import Known
 from dataprep.web.requests import Limits, Outcome, Request
 
-# Waiting outcomes, in addition to those in flight: enough that the encoder never waits for a thread switch.
+# Outcomes that wait for the encoder, in addition to those in flight: enough that it never waits for a thread switch.
 OUTCOMES_AHEAD = 64
 # Number of outcomes whose slots are released together: one by one, the thread would need a tenth more time.
 OUTCOMES_AT_ONCE = 32
@@ -32,7 +32,7 @@ def web_fetch(limits: Limits, known: Known | None = None, *, kept: bool = False)
     Several threads may use it at once; they share the limits and the connections.
 
     Args:
-        known: Knowledge about hosts; it outlives the fetches.
+        known: Knowledge about hosts, kept between fetches.
         kept: Keep the thread, its connections and the hosts' turns between fetches, as long as the `Fetch` lives;
             otherwise they end with the last running fetch.
     """
@@ -40,7 +40,7 @@ def web_fetch(limits: Limits, known: Known | None = None, *, kept: bool = False)
 
 
 class _Loop(uvloop.Loop):
-    """An event loop that needs half the CPU time of asyncio's own loop for a request."""
+    """An event loop whose requests take half the CPU time of asyncio's own loop."""
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """Resolve with the type of a stream socket. Connecting to an address resolves it again: for a stream socket
@@ -57,7 +57,7 @@ class _Running(NamedTuple):
 
 
 class _Web:
-    """Runs a thread with a fetcher while anything is fetched, or with `kept` from the first fetch on."""
+    """Runs a fetcher in a thread while anything is fetched; with `kept`, from the first fetch on."""
 
     def __init__(self, limits: Limits, known: Known, *, kept: bool) -> None:
         self._limits, self._known, self._kept = limits, known, kept
@@ -66,8 +66,7 @@ class _Web:
         self._users = 0
 
     def fetch(self, requests: Iterable[Request]) -> Iterator[Outcome]:
-        """Yield exactly one outcome for each request, in any order; closing the iterator cancels the requests in
-        flight."""
+        """Yield one outcome for each request, in any order; closing the iterator cancels the requests in flight."""
         outcomes: SimpleQueue[Outcome | BaseException | None] = SimpleQueue()
         room = asyncio.Semaphore(OUTCOMES_AHEAD)
         with self._used() as running:
@@ -155,8 +154,8 @@ async def _begin(
 
     def end(pump: asyncio.Task[None]) -> None:
         running.pumps.discard(pump)
-        # A caller that stops early reads no more; one that still reads must not treat missing rows as failed.
-        cut_off = BuildError("the thread that fetches has ended early; run the same command again")
+        # A caller that stopped early reads no more; one that still reads must not take missing rows for failed ones.
+        cut_off = BuildError("the download thread ended early; run the same command again")
         error = cut_off if pump.cancelled() else pump.exception()
         if error is not None:
             put(error)

@@ -63,8 +63,8 @@ class TableRequest:
     workers: int = 1
     """Number of worker processes, on all machines."""
     one_fetches_a_shard: bool = True
-    """Whether a shard is never fetched by two processes at once. Parts of a build and cluster engines may try a shard
-    again while its first worker, which they consider lost, still fetches."""
+    """Whether a shard is never fetched by two processes at once. Parts of a build and cluster engines may retry a shard
+    while its first worker, which they consider lost, still fetches it."""
 
     def fetching(self, shards: int) -> int:
         """Return the number of processes that share the limits while this number of shards is left to build."""
@@ -101,15 +101,15 @@ class LaionOptions:
 
 def plan_tables(request: TableRequest, options: BuildOptions, progress: Progress | None = None) -> Plan:
     """Measure the tables and plan one shard for each range of their rows. Raises SourceError if the tables are absent,
-    damaged, empty, or have different columns, and UsageError if options need something that the tables or the format do
-    not have."""
+    damaged, empty, or have different columns, and UsageError if options need a column or feature that the tables or the
+    format lack."""
     storage, names = laion.open_tables(request.sources)
     tables = laion.measure_tables(
         storage, names, rows_per_shard=request.rows_per_shard, overrides=request.columns, progress=progress
     )
     refuse_unfit(tables, request.rows, options.format)
     if not tables.rows:
-        raise SourceError(f"{storage.url}: no row in {counted(len(names), 'table')}; check `source`")
+        raise SourceError(f"{storage.url}: {counted(len(names), 'table')} without a row; check `source`")
     sources = tuple(
         PlannedSource(name=file.name, bytes=file.num_bytes, rows=file.rows, sha256=file.sha256) for file in tables.files
     )
@@ -139,7 +139,7 @@ def laion_of(plan: Plan) -> tuple[laion.LaionTables, LaionOptions]:
 
 
 def build_options(format_name: str, own: OwnData | None = None) -> BuildOptions:
-    """Return the options that builds of every recipe have; `own` has the user's statements about the table."""
+    """Return the build options common to all recipes; `own` has the user's statements about the table."""
     return BuildOptions(dataset=laion.LAION.name, format=format_name, splits=(laion.SPLIT,), own=own)
 
 

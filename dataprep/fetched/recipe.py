@@ -39,11 +39,9 @@ _UNNAMED = (
 )
 _making = threading.Lock()
 _INSERTS_A_SHARD = 8
-"""Writes and listings of each shard: three files are written and copied, its receipt is written, its folder is
-listed."""
+"""Writes and listings of each shard: three files, written and copied, a receipt, and a listing of its folder."""
 _GETS_A_SHARD = 2
-"""Reads for each shard: plan.json before the server copies its files to their names, and its receipt when the index is
-written."""
+"""Reads for each shard: plan.json before its files are copied to their names, and its receipt for the index."""
 _INSERTS = 12
 """Writes and listings of a build of any size without cards: plan.json is written; index, events and manifest are
 written and copied; the output is listed four times, the files to remove once; further pages of long listings are
@@ -53,9 +51,9 @@ _WHOLE_LISTINGS = 3
 _OBJECTS_A_SHARD = 4
 """Objects of each shard in those listings: three files and its receipt."""
 _GETS = 7
-"""Reads of a build of any size: a look at plan.json before the index is written, and before index, events and manifest
-are copied to their names; at the manifest once it is put; and it and plan.json before the build's own files are
-removed. Each metadata file is copied to its name after a look as well."""
+"""Reads of a build of any size: plan.json before the index is written, and before index, events and manifest are copied
+to their names; the manifest after it was put; and both before the build's own files are removed. Each metadata file
+costs one more read of plan.json."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
 """Reads of a table's size and footer, in addition to its rows: when it is measured, and for every shard."""
 ALIVE_SHARE = 0.68
@@ -103,8 +101,8 @@ class WebRecipe(Recipe):
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[Manifest, Callable[[], None]]:
-        """Put waiting files in place, write index and metadata, and return the manifest. Raises BuildError if no row
-        became an image. The build is removed, so that a rerun fetches the rows again."""
+        """Put waiting files in place, write index and metadata, and return the manifest. If no row became an image,
+        remove the build, so that a rerun fetches the rows again, and raise BuildError."""
         manifest, check = _finished(build, publishing)
         if not any(split.samples for split in manifest.splits):
             publishing.wait()
@@ -254,8 +252,8 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
             "`allow_network` CIDR, else check the table, and run the command again"
         )
     return BuildError(
-        f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
-        f"nothing is kept; {advice}"
+        f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), so "
+        f"nothing was kept; {advice}"
     )
 
 
@@ -295,10 +293,10 @@ def _fetch_request(request: BuildRequest) -> plans.FetchRequest:
 
 
 def _fetcher(job: BuildJob) -> ShardFetcher:
-    """Return this process's fetcher of a job, which keeps its knowledge about hosts from shard to shard. All threads of
-    an engine get the same one, because limits belong to a process."""
+    """Return this process's fetcher of a job, which remembers hosts from shard to shard. All threads of an engine get
+    the same one, because limits belong to a process."""
     if not isinstance(job, FetchJob):
-        raise UsageError("a table of URLs is built within limits, got none; build it with dataprep build laion")
+        raise UsageError("a table of URLs needs limits, got none; build it with dataprep build laion")
     with _making:
         return _made_fetcher(job)
 

@@ -99,7 +99,7 @@ class RetryProgress(Protocol):
     """Receiver of a retry's progress reports."""
 
     def shards(self, samples: Sequence[int], done: set[int]) -> None:
-        """The new shards have these numbers of rows; the shards in `done` are already done."""
+        """The new shards have these numbers of rows; those in `done` are finished."""
 
     def shard_done(self, receipt: ShardReceipt) -> None:
         """One more shard is done."""
@@ -110,11 +110,10 @@ class RetryProgress(Protocol):
 
 def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progress: RetryProgress) -> Retried:
     """Try failed rows again, or continue an interrupted retry. Raises UsageError if there is no dataset of a table of
-    URLs, or no row can have failed for a chosen reason, and ConflictError if another process has changed the dataset
-    meanwhile.
+    URLs, or a chosen reason is unknown, and ConflictError if another process has changed the dataset meanwhile.
 
     Args:
-        choice: Choice of rows; an interrupted retry keeps its own choice.
+        choice: Rows to retry; an interrupted retry keeps its own choice.
         limits: Limits of all workers together.
         engine: Runs `retry_shard` for many indexes, and divides the job's limits among its workers.
     """
@@ -363,7 +362,7 @@ def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
 
 @lru_cache(maxsize=1)
 def _retrier(job: RetryJob) -> _Retrier:
-    """Return this process's retrier of a job, which keeps its knowledge about hosts from shard to shard."""
+    """Return this process's retrier of a job, which remembers hosts from shard to shard."""
     return _Retrier(job)
 
 

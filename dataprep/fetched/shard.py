@@ -56,7 +56,7 @@ RESULT_FIELDS = (
 """Columns with a row's result, in img2dataset's order; they follow the columns carried from the table."""
 _DUPLICATE_FIELDS = (Column("dhash", "string"), Column("duplicate_of", "string"))
 CONSENT = "consent"
-"""Column of the parquet file of all rows, and of no record, with the evidence of a row's opt-out."""
+"""Column with the evidence of a row's opt-out; only in the parquet file of all rows, not in records."""
 _TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS)) | {
     CONSENT,
     "txt",
@@ -65,8 +65,7 @@ _TAKEN = frozenset(column.name for column in (*RESULT_FIELDS, *_DUPLICATE_FIELDS
     "webp",
 }
 _ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0}
-"""Value that replaces a missing one in records, because TFDS has no null, and Hugging Face infers a schema from the
-first few records."""
+"""Value for a missing one in records: TFDS has no null, and Hugging Face infers a schema from the first records."""
 _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
     "string": lambda text: example.bytes_feature(text.encode()),
     "float": example.float_feature,
@@ -87,7 +86,7 @@ class ShardNames:
     digits: int
     """Minimum number of digits of a shard's number."""
     shift: int = 0
-    """What the numbers of shards that a change adds are above their positions."""
+    """Difference between number and position of shards that a change adds."""
 
     def samples_file(self, index: int) -> str:
         return self.samples.replace("{}", self._number(index))
@@ -300,8 +299,8 @@ def refuse_unfit(tables: LaionTables, options: collecting.RowOptions, format_nam
     collecting.refuse_absent_columns(options.row_filter, tables.columns)
     if options.verify_hash is not None and options.verify_hash not in tables.columns:
         raise UsageError(
-            f"`verify_hash` {options.verify_hash}: the table has no such column; "
-            f"say which one with `column` {options.verify_hash}=NAME"
+            f"`verify_hash` {options.verify_hash}: the table has no such column; name it with `column` "
+            f"{options.verify_hash}=NAME"
         )
     if format_name not in FETCHED_FORMATS:
         raise UsageError(f"laion is built as webdataset or tfrecord, not {format_name}")
@@ -315,7 +314,7 @@ class ShardOptions:
 
     format: str
     rows: collecting.RowOptions
-    """Options that decide a row's result."""
+    """Options that determine a row's result."""
     schema: ShardSchema
 
 
@@ -460,7 +459,7 @@ IMAGE_READERS: dict[str, Callable[[Callable[[int], bytes], ShardSchema], tuple[b
 
 
 def _checked_bytes(digits: bytes, base: int) -> int:
-    """Parse a size that a file states about itself. Raises FormatError for a size that no record has."""
+    """Parse the size of a record as the file states it. Raises FormatError for a size that no record has."""
     try:
         size = int(digits, base)
     except ValueError:

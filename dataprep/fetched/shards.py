@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Places:
-    """Names of the waiting and published shards of a build or retry; its receipts must have the same names.
+    """Names of the waiting and published shards of a build or retry, to which its receipts must keep.
 
     A receipt may come from a stranger, like the rest of the dataset: it is compared with these names before any file
     that it names is moved or removed.
@@ -77,8 +77,7 @@ class Places:
         return f"{self.root}/tmp/{index:05d}-{uuid_hex}"
 
     def checked(self, storage: Storage, index: int, receipt: ShardReceipt) -> ShardReceipt:
-        """Compare a receipt with these names, and return it. Raises FormatError if the receipt names other files than
-        this shard's."""
+        """Return a receipt. Raises FormatError if it names other files than this shard's."""
         what, shard = fetched(receipt), self.first_shard + index
         pairs = {
             "index": (receipt.index, index),
@@ -177,13 +176,13 @@ def are_lost(storage: Storage, receipt: ShardReceipt) -> bool:
 
 
 def refuse_added(storage: Storage, names: shard_files.ShardNames, shards: int) -> None:
-    """Raise BuildError if there is a shard after the build's shards: only the missing manifest listed it."""
+    """Raise BuildError if there is a shard after the build's own, which only the missing manifest listed."""
     name = names.samples_file(shards)
     if storage.stat(name) is not None:
         raise BuildError(
-            f"{storage.url_of(name)}: a shard that retry-failed has added, but the {MANIFEST} that lists it is gone: "
-            "put that file back, or remove this shard and those after it, with their .parquet and _stats.json; run "
-            "the same command again, and then retry-failed, which fetches their rows again"
+            f"{storage.url_of(name)}: retry-failed added this shard, but the {MANIFEST} that lists it is gone: "
+            "restore that file, or remove this shard and those after it, with their .parquet and _stats.json, and run "
+            "the same command and then retry-failed, which fetches their rows again"
         )
 
 
@@ -208,7 +207,7 @@ def fetched(receipt: ShardReceipt) -> Fetched:
 
 
 def recounted(split: SplitManifest, receipts: Iterable[ShardReceipt]) -> SplitManifest:
-    """Return a split that counts the rows of shards as they are now, in place of what they were before."""
+    """Return a split with the rows of these shards counted by their new statuses and reasons, not the earlier ones."""
     statuses, reasons = Counter(split.statuses), Counter(split.reasons)
     for what in map(fetched, receipts):
         for name, counts, now in (("statuses", statuses, what.statuses), ("reasons", reasons, what.reasons)):
@@ -240,7 +239,8 @@ def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) ->
     except (StorageError, FileNotFoundError) as error:
         existing = storage.stat(info.name)  # another process may have been quicker, and removed the waiting files
         if existing is None:
-            raise StorageError(f"{storage.url_of(info.name)}: not put in place from {waiting} ({error})") from error
+            what = f"could not be put in place from {waiting} ({error})"
+            raise StorageError(f"{storage.url_of(info.name)}: {what}; run the same command again") from error
         check_same(storage, info, existing)
 
 
@@ -257,8 +257,8 @@ def _remove_other(storage: Storage, info: ObjectInfo) -> None:
 
 
 LATE_PART = 20
-"""The next shard is begun when only one in LATE_PART rows is left: the last rows may take minutes without using the
-CPU, and the first rows of the next shard take a while to arrive."""
+"""The next shard is begun when 1 / LATE_PART of the rows is left: the last rows may take minutes without using the CPU,
+and the first rows of the next shard take a while to arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +270,8 @@ class FetchJob(BuildJob):
 
 
 class WebFetch:
-    """Fetches the rows of one shard after the other, and keeps its knowledge about hosts. Raises UsageError if the
-    packages for fetching are not installed.
+    """Fetches the rows of one shard after the other, and remembers hosts. Raises UsageError if the packages for
+    fetching are not installed.
 
     Args:
         kept: Also keep connections while no shard is in progress.
@@ -324,7 +324,7 @@ class Target:
 
 
 class ShardFetcher:
-    """Builds the shards of one job in one process, with its connections and its knowledge about hosts.
+    """Builds the shards of one job in one process, with shared connections and knowledge about hosts.
 
     Several threads may build at once; they share the limits of the job.
     """
@@ -349,7 +349,7 @@ class ShardFetcher:
     def begin(self, index: int) -> Future[ShardReceipt]:
         """Build one shard, but return when only late rows are left, so that the next shard can begin.
 
-        To be called by one thread of a process. At most two shards are in progress: a third call waits.
+        Call it from one thread of a process only. At most two shards are in progress: a third call waits.
         """
         nearly_done = threading.Event()
         receipt = self._threads.submit(self._build, index, self._web.telling(nearly_done.set))

@@ -1,4 +1,4 @@
-"""The interface of a format, the requirements of every format on a sample, and exact reads from an untrusted stream.
+"""The interface of a format, the checks of samples for every format, and exact reads from an untrusted stream.
 
 A format turns samples into the bytes of one shard, and back. It does not know where bytes are stored.
 """
@@ -45,7 +45,7 @@ class DatasetInfo:
     """By split, the number of samples of each shard, in order."""
     split_bytes: Mapping[str, int]
     features: Features = field(default_factory=dict)
-    """Types of the values that each sample has besides image, key and label."""
+    """Types of each sample's values other than image, key and label."""
     version: str = TFDS_VERSION
     built_shards: Mapping[str, int] = field(default_factory=dict)
     """Number of shards with which a split was built, for splits that have changed since. Their `shard_samples` are by
@@ -93,11 +93,11 @@ class ShardWriter:
 
 
 class ShardFormat(ABC):
-    """How the samples of a shard become bytes: packed into one file, or for an image folder a file each."""
+    """Conversion of a shard's samples to bytes: one packed file, or for an image folder a file for each."""
 
     name: ClassVar[str]
     one_file_per_image: ClassVar[bool] = False
-    """Whether every image is a stored object of its own, and a shard only a named group of images."""
+    """Whether every image is a separate object, and a shard only a named group of images."""
 
     @abstractmethod
     def shard_file(self, dataset: str, split: str, index: int, total: int) -> str:
@@ -116,8 +116,7 @@ class ShardFormat(ABC):
         return split
 
     def passes_written(self, stored: int) -> int:
-        """Return how many of the stored passes are written as bytes; an image folder writes one, and links for the
-        rest."""
+        """Return how many stored passes are written as bytes; an image folder writes one, and links for the rest."""
         return stored
 
     def placed(self, features: Features, members: Mapping[str, str]) -> Features:
@@ -140,8 +139,8 @@ class ShardFormat(ABC):
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[StoredSample]:
         """Yield the samples of one shard in order, in bounded memory. Raises FormatError if the bytes are not what the
-        writer would have written: they end early, a checksum is wrong, a field is missing, repeated or unknown, a
-        length is absurd. The text names the offset."""
+        writer would have written: they end early, a checksum is wrong, a field is missing, repeated or unknown, or a
+        length is impossible. The text names the offset."""
 
     @abstractmethod
     def metadata_files(self, info: DatasetInfo) -> dict[str, bytes]:
@@ -203,8 +202,7 @@ def check_class_folder(class_name: str) -> None:
 
 
 class CheckedStream:
-    """Wrapper of an untrusted stream that counts the offset and reads exactly the requested bytes, in bounded
-    memory."""
+    """Wrapper of an untrusted stream: counts the offset, and reads exact numbers of bytes in bounded memory."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -219,7 +217,7 @@ class CheckedStream:
         return data
 
     def take_unless_at_end(self, num_bytes: int) -> bytes:
-        """Take exactly `num_bytes` bytes, or none if the stream is at its end. Raises FormatError if the stream ends in
+        """Take exactly `num_bytes` bytes, or none at the end of the stream. Raises FormatError if it ends in
         between."""
         data = self._stream.read(min(num_bytes, _PIECE_BYTES))
         if len(data) != num_bytes and data:

@@ -59,7 +59,7 @@ def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: 
 
     Args:
         record: The sample's bytes in its shard, headers included; the image's bytes may be zeros.
-        image_at: Byte of the record at which the image begins; the image is not returned.
+        image_at: First byte of the image in the record; the image is not returned.
     """
     if format_name == "tfrecord":
         return _read_whole_example(record, image_at, leave_out)

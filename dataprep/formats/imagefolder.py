@@ -1,7 +1,7 @@
-"""Image folder: every image is a file of its own, as torchvision's ImageFolder reads them.
+"""Image folder: every image is a separate file, as torchvision's ImageFolder reads them.
 
-A shard is a named group of images in the order in which they were written; its bytes, size and digests are those of its
-files, one after the other. The build stores each file itself, under the name that `image_file` returns.
+A shard is a named group of images in the order of writing; its bytes, size and digests cover its files, one after the
+other. The build stores each file itself, under the name that `image_file` returns.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ _WORDING = tuple(
 """Patterns and their phrases; the first pattern found in a text decides."""
 _HTTP = re.compile(r"HTTP Error (\d{3})(?!.*redirect error)")
 _PHRASE = re.compile(r"[a-z]+(?: [a-z]+){0,4}|http \d{3}")
-"""Reasons that are phrases already: those of this project, and img2dataset's own such as `image too small`."""
+"""Reasons that are phrases already: this project's, and img2dataset's own such as `image too small`."""
 DESCRIPTION = "Images that img2dataset fetched, with their captions, described by dataprep adopt."
 """Text that identifies a `dataset_info.json` as this project's."""
 MAX_SHARDS = 1_000_000

@@ -65,8 +65,7 @@ _NOT_READ_BRANDS = {
     **dict.fromkeys((b"mif1", b"msf1"), "HEIF"),
     b"crx ": "CR3",
 }
-"""Types of pictures that are not read, by the brand of an ISO base media file (ISO/IEC 14496-12); films are such files,
-too."""
+"""Types of pictures and films that are not read, by the brand of an ISO base media file (ISO/IEC 14496-12)."""
 
 Fault = Literal[
     "missing",
@@ -82,8 +81,7 @@ Fault = Literal[
 
 
 class UnusableImageError(Exception):
-    """Raised for an image that cannot be used: it is missing, damaged or beyond a limit. The message becomes the
-    event's detail."""
+    """Raised for an image that is missing, damaged or beyond a limit. The message becomes the event's detail."""
 
     def __init__(self, fault: Fault, detail: str) -> None:
         super().__init__(detail)
@@ -160,7 +158,7 @@ def open_image(data: bytes | memoryview) -> ImageFile:
 
 
 def _type_not_read(start: bytes) -> str:
-    """Return the type of a picture that is not read, by its first bytes; empty if they are of none."""
+    """Return the type of a picture that is not read, by its first bytes; empty if it is none of these types."""
     if start[4:8] == b"ftyp":
         return _NOT_READ_BRANDS.get(start[8:12], "")
     return next((kind for magic, kind in _NOT_READ.items() if start.startswith(magic)), "")
@@ -220,7 +218,7 @@ def _has_all_rows(data: bytes | memoryview) -> bool:
     black.
 
     Raises:
-        UnusableImageError: The checksum of a part of its data does not match.
+        UnusableImageError: A chunk of its data does not match its checksum.
         zlib.error: Its data cannot be decompressed.
     """
     missing, stream, at = 0, zlib.decompressobj(), len(_PNG_START)
@@ -233,7 +231,7 @@ def _has_all_rows(data: bytes | memoryview) -> bool:
             missing = _png_bytes(*struct.unpack(">IIBBxxB", part[:13]))
         elif kind == b"IDAT":
             if zlib.crc32(part, zlib.crc32(kind)) != int.from_bytes(data[at - 4 : at]):
-                raise UnusableImageError("undecodable", "a part of the PNG's data has another checksum than it says")
+                raise UnusableImageError("undecodable", "a chunk of the PNG's data does not match its checksum")
             missing -= _decompressed_bytes(stream, part, missing)
         elif kind == b"IEND":
             return missing <= 0

@@ -23,8 +23,7 @@ MAX_EXTENSION_BYTES = 2**20
 MAX_EXTENSIONS = 8
 """Maximum number of extension headers before one member; GNU tar and PAX writers write two."""
 MAX_TAIL_BYTES = 2**20
-"""Maximum number of zeros after the end marker: archives are padded to a record, 10,240 bytes unless `tar -b` sets
-it."""
+"""Maximum number of zeros after the end marker: archives are padded to a record, by default 10,240 bytes."""
 _FILES_AT_ONCE = 4096
 _PIECE_BYTES = 2**16
 """Bytes of small files that are read at once, with their headers."""
@@ -113,7 +112,7 @@ def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, 
     (without its end marker), or holds anything but plain files and directories. Names are not checked here.
 
     Args:
-        start: First byte of the tar in it.
+        start: First byte of the tar in the archive.
         stop: Byte after the last one of the tar; by default the end of the file.
         within: Name of this tar if it is a member of another one, for messages.
     """
@@ -134,8 +133,8 @@ def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, 
 
 
 def plain_files(reader: ByteReader, start: int, stop: int) -> Iterator[PlainFiles]:
-    """Yield files of a tar up to the first header that is rare in any way, many at a time, in a fifth of the time that
-    `tar_members` takes, which continues at `PlainFiles.stop`.
+    """Yield the files of a tar up to the first unusual header, many at a time, in a fifth of the time of `tar_members`,
+    which can continue at `PlainFiles.stop`.
 
     Args:
         start: First byte of the tar in the archive.
@@ -166,7 +165,7 @@ def plain_files(reader: ByteReader, start: int, stop: int) -> Iterator[PlainFile
 
 
 def _plain_count(headers: Sequence[bytes]) -> int:
-    """Return how many headers, from the first on, are files' whose names and sizes need no other field.
+    """Return how many of the first headers belong to files whose names and sizes need no other field.
 
     Args:
         headers: Headers with digits alone as the size.
@@ -238,7 +237,7 @@ def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
 
 @dataclass(slots=True)
 class _Extensions:
-    """What the extension headers in front of a member say about it."""
+    """Values from the extension headers in front of a member."""
 
     name: bytes | None = None
     num_bytes: int | None = None

@@ -1,5 +1,4 @@
-"""`dataset_info.json` and `features.json`, the files from which TFDS 4.9 knows how to read a folder of TFRecord
-shards."""
+"""`dataset_info.json` and `features.json`, with which TFDS 4.9 reads a folder of TFRecord shards."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class TfdsNames:
     """Names under which TFDS finds a dataset, where they are not the dataset's own."""
 
     name: str | None = None
-    """Name of the dataset, such as imagenet2012; its records have the feature `file_name` that TFDS wants there."""
+    """Name of the dataset, such as imagenet2012; its records have the feature `file_name`, which TFDS expects."""
     version: str = TFDS_VERSION
     val: str = "val"
 

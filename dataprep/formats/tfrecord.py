@@ -207,7 +207,7 @@ def _read_record(
 
 
 def _decode(data: bytes, classes: tuple[str, ...]) -> tuple[Sample, int] | None:
-    """Return the sample and where its image starts, or None when the writer would not have written this."""
+    """Return the sample and the offset of its image, or None if the writer would not have written this record."""
     before = _BEFORE_IMAGE.match(data, 0, _BEFORE_IMAGE_BYTES)
     if before is None:
         return None

@@ -41,7 +41,7 @@ _ZERO_BLOCK = bytes(BLOCK_BYTES)
 _EXTENDED_RECORD = re.compile(rb"\d{2,3} path=([^\n]{1,300})\.jpg\n\0*")
 
 _CAPTIONS = ("caption", "text", "txt")
-"""Names of texts whose member is `txt`, for which img2dataset and open_clip look; the first that exists has it."""
+"""Texts that may have the member `txt`, which img2dataset and open_clip read; the first that exists gets it."""
 _OCTAL_SIZE = re.compile(rb"[0-7]{11}\0")
 _LABEL = re.compile(rb"0|[1-9]\d{0,9}")
 _SIDES = re.compile(rb'.*"height":(\d{1,5}),(?:"label":\d{1,10},)?"orientation":(\d),"width":(\d{1,5})\}', re.DOTALL)
@@ -87,9 +87,8 @@ class WebDatasetFormat(base.ShardFormat):
     def read_shard(
         self, stream: BinaryIO, *, classes: tuple[str, ...], features: Features = NO_FEATURES
     ) -> Iterator[base.StoredSample]:
-        """Yield the samples of one shard in order. Raises FormatError if the bytes are not what the writer would have
-        written for any samples. A tar keeps no checksum of its members' contents: another image, or another height,
-        passes."""
+        """Yield the samples of one shard in order. Raises FormatError for bytes that the writer never writes. A changed
+        image or height is not noticed, because a tar has no checksum of its members' contents."""
         source = base.CheckedStream(stream)
         while (block := source.take(BLOCK_BYTES)) != _ZERO_BLOCK:
             yield _read_sample(source, block, classes, features)
@@ -104,7 +103,7 @@ class WebDatasetFormat(base.ShardFormat):
 
 
 def _usual_member(name: str, feature: Feature) -> str:
-    """Return the suffix of a feature's member if nothing else is said; empty if the JSON has it."""
+    """Return the suffix of a feature's member by default; empty if its value is in the JSON."""
     if feature.shape or feature.kind not in ("bytes", "text"):
         return ""
     if feature.kind == "text":
@@ -146,7 +145,7 @@ def _members_of(sample: Sample, features: Features, values: Values) -> dict[byte
 
 
 def _with_members(features: Features) -> list[tuple[str, Feature]]:
-    """Return the features with members of their own, in the order of these members."""
+    """Return the features with their own members, in the order of the members."""
     return sorted((item for item in features.items() if item[1].member), key=lambda item: item[1].member)
 
 

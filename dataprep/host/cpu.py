@@ -1,7 +1,7 @@
 """Processor time of this process, its children, and the machine, from /proc; zero without /proc (macOS).
 
-A capacity plan needs the CPU seconds that an image costs, including those of other processes that work for this one:
-the machine's busy time, minus the time that was busy before.
+A capacity plan needs the CPU seconds that an image costs, including the seconds of other processes that work for this
+one: the machine's busy time, minus the time that was busy before.
 
 psutil is not used, for two reasons. It does not tell which processor a row of /proc/stat belongs to, so with an offline
 processor the rows of this process's processors are unknown. And it finds descendants by reading every process of the

@@ -1,7 +1,7 @@
-"""Thumbnails of a split: images spread evenly over it, and images worth a look.
+"""Thumbnails of a split: images spread evenly over it, and unusual images.
 
-Worth a look are images with the same bytes, and images with extreme sides, shapes and sizes. Each image is read as one
-range of its shard, and shown with its caption, classes and values of columns.
+Unusual are images with the same bytes, and images with extreme sides, shapes or sizes. Each image is read as one range
+of its shard, and shown with its caption, classes and values of columns.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SHEET_IMAGES = 48
 NEIGHBOURS = 3
 """Number of images before, and after, each image of the sheet that are shown with it."""
 THUMBNAIL_PIXELS = 224
-"""Longer side of a thumbnail: sharp in a tile of 112 CSS pixels on displays with two device pixels for each of them."""
+"""Longer side of a thumbnail: sharp in a tile of 112 CSS pixels on displays with two device pixels each."""
 NEIGHBOUR_PIXELS = 112
 """Longer side of the thumbnails of neighbours: there are six times as many of them."""
 THUMBNAIL_QUALITY = 75
@@ -87,7 +87,7 @@ class Sheet:
     duplicates: tuple[tuple[Picture, ...], ...] = ()
     """Pictures of the same bytes, group by group."""
     extremes: tuple[tuple[str, tuple[Picture, ...]], ...] = ()
-    """Extreme pictures by what they are, such as `widest`."""
+    """Extreme pictures by the name of the extreme, such as `widest`."""
     classes: tuple[tuple[str, int], ...] = ()
     """Name and number of samples of every class; empty if the dataset has none."""
 
@@ -108,7 +108,7 @@ class _Place(NamedTuple):
 
 
 def open_sheet(storage: Storage, manifest: Manifest, split: SplitManifest) -> Sheet:
-    """Make the pictures of a split: at most 420 images are read, always the same ones.
+    """Make the pictures of a split; reads at most 420 images, always the same ones.
 
     Raises:
         FormatError: The index cannot be read.
@@ -335,11 +335,11 @@ class _Extreme:
 def find_oddities(
     storage: Storage, split: SplitManifest
 ) -> tuple[tuple[tuple[int, ...], ...], dict[str, tuple[int, ...]]]:
-    """Look through the index of a split.
+    """Find duplicate and extreme images in the index of a split.
 
     Returns:
-        Positions of images with the same size and CRC32C, for the first groups; and positions of the most extreme
-        images by what they are, the most extreme first. Measures that are equal for all images are left out.
+        Positions of the first groups of images with the same size and CRC32C; and positions of extreme images by the
+        name of the extreme, the most extreme first. Measures that are equal for all images are left out.
 
     Raises:
         FormatError: The index cannot be read.

@@ -47,8 +47,7 @@ MAX_SIDE = 65_535
 """Longest side of a JPEG in pixels: its header has 16 bits for each side."""
 _COMMON_ASPECTS = (9 / 16, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 16 / 9)
 ASPECT_EDGES = (1 / 2, *(math.sqrt(low * high) for low, high in pairwise(_COMMON_ASPECTS)), 2)
-"""Edges of the bins for the ratio of width to height; each bin contains one common ratio, and the values nearest to
-it."""
+"""Edges of the bins for width / height; each bin contains one common ratio, and the values nearest to it."""
 ASPECT_LABELS = (
     "narrower than 1:2", "about 9:16", "about 2:3", "about 3:4", "about square", "about 4:3", "about 3:2",
     "about 16:9", "2:1 and wider",
@@ -75,7 +74,7 @@ class ClassSpread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trouble:
-    """Repairs or rejections for one reason, and their first images."""
+    """Repairs or rejections for one reason, with the first images concerned."""
 
     kind: str
     """`repaired` or `rejected`."""
@@ -111,7 +110,7 @@ class SplitSummary:
     repeats: Repeats
     classes: ClassSpread | None
     numbering: str
-    """Why readers of an image folder give other labels; empty if they do not."""
+    """Reason why readers of an image folder give other labels; empty if they do not."""
     width: Spread | None
     height: Spread | None
     """Sides in pixels; None if no image was checked."""
@@ -165,7 +164,7 @@ class Summary:
     labelled: int
     """Number of those samples that have a label."""
     is_adopted: bool
-    """Whether another tool wrote the data; no image was decoded or copied then."""
+    """Whether another tool wrote the data, so that no image was decoded or copied."""
     splits: tuple[SplitSummary, ...]
     shared: tuple[Shared, ...]
     """Images of each split that are also in another one."""
@@ -272,7 +271,7 @@ def _finished_manifest(storage: Storage) -> Manifest:
 
 
 def unfinished_build(storage: Storage) -> Claim | None:
-    """Return the build of pictures that is under way in a place without a manifest; None for one of a table of URLs."""
+    """Return the unfinished build of pictures in a place without a manifest; None if it builds a table of URLs."""
     claim = read_claim(storage) if storage.stat(MANIFEST) is None else None
     return None if claim is None or claim.plan.details is not None else claim
 
@@ -440,8 +439,7 @@ class SideCounts:
         return Spread(int(sides[0]), self._quantile(total, 0.5), int(sides[-1]))
 
     def histogram(self) -> Histogram:
-        """Return about ten bins of equal, round width for 98 % of the images, and one bin at each end for the
-        rest."""
+        """Return about ten bins of equal, round width for 98 % of the images, and one at each end for the rest."""
         total = int(self._counts.sum())
         if total == 0:
             return Histogram((), ())
@@ -461,8 +459,7 @@ class SideCounts:
 
 
 class BinCounts:
-    """Counts of values in bins with fixed edges: below the first edge, between neighbours, and from the last edge
-    on."""
+    """Counts of values in bins with fixed edges, including a bin below the first and one from the last edge on."""
 
     def __init__(self, edges: tuple[float, ...], labels: tuple[str, ...]) -> None:
         self._edges, self._labels = np.asarray(edges), labels
@@ -504,8 +501,8 @@ class Rejected:
 
 
 def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
-    """Yield everything that the dataset leaves out, from the sidecars of its shards or from its events. For an
-    unfinished build, yield what its shards have left out so far.
+    """Yield the rows or images that the dataset leaves out, from the sidecars of its shards or from its events; for an
+    unfinished build, those of the finished shards.
 
     Args:
         split: Split to list; None for all.
@@ -531,7 +528,7 @@ def rejected(url: str, split: str | None = None) -> Iterator[Rejected]:
 
 
 def _of_build(build: OpenBuild, split: str | None) -> Iterator[Rejected]:
-    """Yield the rejected images of the shards that a build has done; its references know their files."""
+    """Yield the rejected images of the shards that a build has finished, with file names from its references."""
     names = [planned.name for planned in build.plan.splits]
     if split not in (None, *names):
         raise UsageError(f"`split` {split}: the build has {', '.join(names)}")

@@ -101,7 +101,7 @@ def configured(
     annotations: tuple[str, ...] | None = None,
 ) -> base.Dataset:
     """Return the dataset of a build, configured by the build's options. Raises UsageError if the name is unknown, or a
-    dataset with originals was given a size.
+    size was given for another dataset than imagenet-fake.
 
     Args:
         name: One of DATASETS or OWN, `converted`, or `module:NAME` of a user-defined class.
@@ -119,7 +119,7 @@ def configured(
         from dataprep.sources.coco import AnnotatedCoco
 
         if not isinstance(dataset, AnnotatedCoco):
-            raise UsageError(f"annotations {', '.join(annotations) or 'none'}: only coco has some; leave them out")
+            raise UsageError(f"annotations {', '.join(annotations) or 'none'}: only coco has any; leave them out")
         dataset = dataset.with_annotations(annotations)
     if fake_images is None:
         return dataset
@@ -127,7 +127,7 @@ def configured(
 
     if isinstance(dataset, FakeImageNet):
         return dataset.with_images(fake_images)
-    raise UsageError(f"`images` {fake_images}: {name} has as many images as its originals; leave it out")
+    raise UsageError(f"`images` {fake_images}: {name} has a fixed number of images, from its originals; leave it out")
 
 
 def own_name_fault(name: str) -> str:

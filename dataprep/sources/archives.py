@@ -44,8 +44,7 @@ _AGAIN = "the archive is damaged: download it again"
 BLOCK_BYTES = 4 * 2**20
 """Size of one request over a network; smaller requests spend as much time on round trips as on bytes."""
 BLOCKS_IN_FLIGHT = 12
-"""Number of requests in flight ahead of the position: hides a latency of 50 ms at 1 GB/s, with 48 to 96 MiB of
-memory."""
+"""Number of requests in flight ahead of the position: hides 50 ms of latency at 1 GB/s, in 48 to 96 MiB."""
 DISK_WINDOW_BYTES = 4096
 """Size of one read from disk: a page, which holds a header with its extensions."""
 NETWORK_WINDOW_BYTES = 65536
@@ -68,7 +67,7 @@ def archive_members(reader: ArchiveReader, name: str) -> Iterable[Member]:
 
 def zip_members(reader: ArchiveReader) -> list[Member]:
     """List the files and directories of a zip, in the order of its central directory. Raises SourceError if the zip is
-    damaged or truncated; a member is a link or a device; members overlap or are outside the archive. Names are not
+    damaged or truncated; a member is a link or a device, or members overlap or are outside the archive. Names are not
     checked here. Compressed members are only marked, because members that are skipped may be compressed."""
     directory = find_directory(reader)
     data = reader.read_apart(directory.offset, directory.num_bytes)
@@ -249,7 +248,7 @@ class _Reader(ByteReader, Protocol):
 
 
 def _find_end64(reader: _Reader, locator_at: int, locator: bytes) -> tuple[int, tuple[int, ...]]:
-    """Return position and fields of the zip64 end record: disk, start disk, entries here, entries, bytes, offset."""
+    """Return the position of the zip64 end record, and disk, start disk, entries here, entries, bytes and offset."""
     record_at = int(_LOCATOR64.unpack(locator)[2])
     # Only records without extensible data are accepted: no tool writes others, and a gap could hide members.
     if record_at + _END64.size != locator_at:

@@ -38,7 +38,7 @@ MAX_SAMPLES = 100_000_000
 some 100 bytes each with short names."""
 HASH_CHUNK_BYTES = 2**22
 ANY_SIZE = -1
-"""Value of the size of a file that holds more than one image, or does not exist."""
+"""Stands in for the size of a file that holds more than one image, or does not exist."""
 UNSTATED = "unknown, not stated"
 """Licence or origin that the user has not stated."""
 SPLITS = ("train", "val", "test")
@@ -99,7 +99,7 @@ class Reading:
     progress: Progress | None = None
     """Called with a file's name, the bytes read and the total bytes."""
     unpack_to: Storage | None = None
-    """Output. Image bytes that have no range of their own in the originals are unpacked below its `_build/`
+    """Output. Image bytes without their own range in the originals are unpacked below its `_build/`
     (dataprep/sources/unpacked.py); None only measures them."""
     splits: tuple[str, ...] = ()
     """Splits whose images are unpacked; empty for all."""
@@ -140,7 +140,7 @@ class Dataset(ABC):
     recipe: ClassVar[str] = "archives"
     """Recipe of the build: a name in `dataprep.builder.recipe.RECIPES`."""
     generated: ClassVar[bool] = False
-    """True if this project generates the original files and the user chooses the number of images."""
+    """True if dataprep generates the originals, in any number that the user chooses."""
     is_published: ClassVar[bool] = True
     """False if everything about the data is found by reading it."""
     notes: tuple[str, ...] = ()
@@ -257,7 +257,7 @@ def unlike_published(where: str, *problems: str) -> SourceError:
 
 
 def pinned(root: Storage, found: Enumeration) -> Enumeration:
-    """Return a list of originals with the version of each file; images with known checksums need none. Raises
+    """Return a list of originals with the version of each file, except for images with known checksums. Raises
     SourceError if the size of an image file differs from the listed one."""
     archives = {file.name: file.version for file in found.sources if file.version}
     refs = SpilledReferences()
@@ -299,7 +299,7 @@ class RefCollector:
 
     def add_plain(self, folder: str, source: str, files: PlainFiles, label: int) -> bool:
         """Add files of a tar, as images with keys in a folder; return False, and add nothing, if one is not an image or
-        its name is rare in any way."""
+        has an unusual name."""
         count, names = len(files.names), binaries(files.names)
         is_plain = pc.all(pc.match_substring_regex(names, pattern=_PLAIN_IMAGE)).as_py()
         if not is_plain or files.sizes.max() > MAX_IMAGE_BYTES or len(self.refs) + count > MAX_SAMPLES:
@@ -388,7 +388,7 @@ class OwnData:
     licence: str = UNSTATED
     origin: str = UNSTATED
     label_from: str | None = None
-    """`folder`, `none`, or the metadata column with the class; None chooses by what is found."""
+    """`folder`, `none`, or the metadata column with the class; None chooses from the data."""
     val_fraction: float = 0.0
     """Share of train that becomes val."""
     split_seed: int = 0
@@ -480,7 +480,7 @@ class OwnDataset(NamedDataset):
     facts: Mapping[str, SplitFacts] = field(default_factory=dict)
     default_splits: tuple[str, ...] = ()
     identity: str = ""
-    """Everything that affects what is found, except the user's options and the files themselves."""
+    """Text that changes with everything that affects the listing, except the user's options and the files."""
     is_published: ClassVar[bool] = False
     reads_all_files: ClassVar[bool] = False
     """Whether any file below the source may belong to the dataset, and not only those that a table names."""
@@ -510,7 +510,7 @@ class FinishedDataset(OwnDataset):
 
 
 FINISHED = FinishedDataset(name="dataset", description="Pictures that somebody's own dataset class has found.")
-"""Represents every class that is not part of dataprep when the class itself is not needed."""
+"""Placeholder for a class outside dataprep where the class itself is not needed."""
 
 
 @dataclass(frozen=True, kw_only=True)

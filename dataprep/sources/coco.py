@@ -147,7 +147,7 @@ class AnnotatedCoco(Coco):
                 if others is not None and others != names:
                     raise SourceError(
                         f"{root.url}: {kind} of {other} and {split} have different categories; expected the same in "
-                        "both: correct one of the files, or give each split a `source` of its own"
+                        "both: correct one of the files, or give each split its own `source`"
                     )
 
 

@@ -4,7 +4,7 @@
 
 An annotation file is not ordered by image, so each annotation is written to a temporary file without a name, and only
 its image and its place are held in memory: 32 bytes an annotation. Values stay as they are in the JSON; each kind of
-annotations is a feature of its own. Masks stay as text: polygons, or run lengths.
+annotations is a separate feature. Masks stay as text: polygons, or run lengths.
 """
 
 from __future__ import annotations
@@ -71,14 +71,13 @@ RECORDS: Mapping[str, str] = {
     "keypoints": "person_keypoints",
     "panoptic": "panoptic_objects",
 }
-"""Feature of the records of each kind of annotations."""
+"""Name of the feature with the records of each kind of annotations."""
 MAX_ANNOTATIONS = 20_000_000
-"""Maximum number of annotations in one file: bounds the memory for their places to 640 MB. COCO's largest file has
-860,001."""
+"""Maximum number of annotations in one file, whose places take up to 640 MB. COCO's largest file has 860,001."""
 MAX_IMAGES = 2_000_000
 """Maximum number of images that the files list."""
 NO_IMAGE = -1
-"""Id of an image that the files do not list; listed ids are from 0."""
+"""Id of an image that the files do not list; listed ids are 0 or more."""
 _INT64 = 2**63
 _AGAIN = "expected an annotation file of COCO; download it again"
 
@@ -276,7 +275,7 @@ class CocoAnnotations:
         return [name for name in self._images if name not in self._used]
 
     def unlisted(self) -> list[str]:
-        """Return the images for which `of` was called but that no annotation file lists; empty if none was read."""
+        """Return the images for which `of` was called but that no annotation file lists; empty if no file was read."""
         return sorted(self._used - self._images.keys()) if self._kinds else []
 
     def of_unlisted(self) -> dict[str, int]:
@@ -451,7 +450,7 @@ class _Spill:
         return int(np.isin(np.array(self._images, np.int64), images, invert=True).sum())
 
     def of(self, image: int) -> Iterator[Values]:
-        """Yield the values of an image, in the order of their addition; no value can be added afterwards."""
+        """Yield the values of an image, in the order in which they were added; none can be added afterwards."""
         if self._order is None:
             self._offsets.append(self._end)
             images = np.array(self._images, np.int64)

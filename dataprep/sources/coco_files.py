@@ -57,7 +57,7 @@ JSON_OF = {
 WINDOW_BYTES = 2**20
 """Minimum size of one read of an archive, which over a network is one request."""
 MAX_PACKED_BYTES = 4 * 2**30
-"""Maximum size of an archive in an archive, which is copied to a temporary file; COCO's has 0.8 GB."""
+"""Maximum size of an archive inside an archive, which is copied to a temporary file; COCO's has 0.8 GB."""
 MAX_PNG_BYTES = 2**20
 """Maximum size of a panoptic image; COCO's have 7 kB on average."""
 _COPY_BYTES = 2**20
@@ -158,7 +158,8 @@ class PanopticImages:
                 while chunk := _read(stream, file.url):
                     done += len(chunk)
                     if done > MAX_PACKED_BYTES:
-                        raise SourceError(f"{file.url}: over {human_bytes(MAX_PACKED_BYTES)}; unpack it into {FOLDER}/")
+                        limit = human_bytes(MAX_PACKED_BYTES)
+                        raise SourceError(f"{file.url}: larger than {limit}; unpack it into {FOLDER}/")
                     with disk_errors(tempfile.gettempdir()):
                         copy.write(chunk)
                 yield cast(BinaryIO, copy)
@@ -167,7 +168,7 @@ class PanopticImages:
 def _name(text: _Text, seen: set[str]) -> str:
     name = text.value()
     if not isinstance(name, str) or name in seen or len(seen) >= MAX_NAMES:
-        text.fail(f"{quoted(name)} as a name, expected at most {MAX_NAMES} texts, each once")
+        text.fail(f"{quoted(name)} as a name, expected at most {MAX_NAMES} names, each once")
     seen.add(name)
     return name
 
@@ -249,7 +250,7 @@ class _Text:
             data = self._stream.read(CHUNK_BYTES)
             text = self._decode.decode(data, final=not data)
         except UnicodeDecodeError as error:
-            self.fail("no UTF-8", error)
+            self.fail("not UTF-8", error)
         except READ_ERRORS as error:
             self.fail(one_line(error), error)
         self._bytes_read += len(data)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ENTRY_POINTS = "dataprep.datasets"
-"""Group of entry points with which an installed package names its dataset classes."""
+"""Group of entry points where an installed package names its dataset classes."""
 ALL_FILES = "*"
 """Name in the plan's sources for images that are separate files."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -407,7 +407,7 @@ def calling(what: str) -> Iterator[None]:
 
 
 def module_digest(module: Any) -> str:
-    """Return a digest of a module's source, so that results of an earlier edition of it are not used again."""
+    """Return a digest of a module's source, so that results of an older version of it are not reused."""
     path = getattr(module, "__file__", None)
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest() if path else ""

@@ -1,4 +1,4 @@
-"""A finished dataset as the originals of another one: every reference leads into one of its shards.
+"""A finished dataset as the originals of a new one: every reference is a byte range of one of its shards.
 
     manifest ─▶ index, shard by shard ─▶ references: file, offset and size of the image, its checksum, key, label
              └▶ records, without their images ─▶ annotations, class names
@@ -71,8 +71,8 @@ _SHOWN = 12
 _OF_EVERY_SAMPLE = frozenset({"height", "key", "width"})
 """Fields of samples that every dataset writes itself."""
 _COMPARED = 8
-"""Number of samples whose fields with these names are compared with key and image: fields with another meaning, such as
-the sides before a resize, differ in most samples."""
+"""Number of samples whose `height`, `key` and `width` are compared with key and image: fields with another meaning,
+such as the sides before a resize, differ in most samples."""
 _OF_CLASSES = frozenset({"class_name", "cls", "label"})
 """Fields with labels; a dataset's labels come only from its index."""
 _INTEGER = re.compile(r"-?\d{1,18}")
@@ -155,7 +155,7 @@ def check_val_fraction(existing: Existing, splits: tuple[str, ...], val_fraction
 
 
 def padded_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return class names that sort in their order: numbers that `dataprep adopt` uses as names get leading zeros."""
+    """Return class names that stay in order when sorted: numbers from `dataprep adopt` get leading zeros."""
     if classes == tuple(str(label) for label in range(len(classes))):
         return tuple(name.zfill(len(str(len(classes) - 1))) for name in classes)
     return classes
@@ -163,8 +163,8 @@ def padded_classes(classes: tuple[str, ...]) -> tuple[str, ...]:
 
 def refuse_other_files(existing: Existing) -> None:
     """Compare the files of a dataset with its manifest, without reading them. Raises SourceError if a shard is missing
-    or has another size, or in a bucket another CRC32C, and UsageError if adopted data have changed, or failed rows are
-    being tried again."""
+    or has another size, or in a bucket another CRC32C, and UsageError if adopted data have changed, or `retry-failed`
+    is running."""
     manifest, index = existing.manifest, existing.index
     if index.stat(CHANGE_JSON) is not None:
         raise UsageError(f"{index.url}: dataprep retry-failed is under way there; finish it first")
@@ -227,8 +227,8 @@ class StoredValues:
 
 
 def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> StoredValues:
-    """Return a reader of a dataset's annotations, of the named fields, or of all fields. Raises UsageError if the
-    format cannot hold fields, and SourceError if a field cannot be the name of a feature."""
+    """Return a reader of a dataset's annotations, or of named fields, or of all fields. Raises UsageError if the format
+    cannot hold fields, and SourceError if a field cannot be the name of a feature."""
     if manifest.features:
         return _Annotations(manifest)
     if wanted.all_fields:
@@ -260,7 +260,7 @@ def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken
 
 
 def _parted(train: Enumeration, own: base.OwnData) -> dict[str, Enumeration]:
-    """Return val and the rest of train. Raises UsageError if one of them has no sample."""
+    """Divide train into val and the rest. Raises UsageError if one of them has no sample."""
     refs = {"train": SpilledReferences(), "val": SpilledReferences()}
     for ref in train.refs:
         refs["val" if in_val(own, ref.key) else "train"].add(ref)
@@ -328,7 +328,7 @@ class SplitReader:
         if self._unlabelled and self._classes:
             raise SourceError(
                 f"{self._index.url}: {self._unlabelled:,} of {len(self._refs):,} samples of {self._split.name} have no "
-                "label, the others have; adopt the data again with `overwrite` `labels` none"
+                "label, expected one for all; adopt the data again with `overwrite` `labels` none"
             )
 
     def _add(self, ref: SampleRef, kept: bytes, values: StoredValues) -> None:
@@ -405,7 +405,7 @@ class SplitReader:
 
     @property
     def _written(self) -> int:
-        """Number of passes with rows of their own in the index."""
+        """Number of passes with their own rows in the index."""
         return self._format.passes_written(self._split.repeats["stored"])
 
     def _sources(self) -> list[SourceFile]:
@@ -604,7 +604,7 @@ class _WithColumns(StoredValues):
         self._columns = {name: read_column(existing.index, existing.manifest, name) for name, _ in columns}
         for name, digest in columns:
             if self._columns[name].sha256 != digest:
-                raise SourceError(f"{existing.index.url}: the column {name} was made again meanwhile; convert again")
+                raise SourceError(f"{existing.index.url}: column {name} was replaced meanwhile; convert again")
         self._own = {name: feature_of(name, column.type) for name, column in self._columns.items()}
 
     @property
@@ -644,8 +644,8 @@ class _WithColumns(StoredValues):
 
 
 def feature_of(name: str, kind: ColumnType) -> Feature:
-    """Return the feature for values of a column: whole numbers are int64 (of uint64, those of the same bits), float16
-    is float32. Raises UsageError if there is none."""
+    """Return the feature for values of a column: integers become int64 (uint64 with the same bits), float16 becomes
+    float32. Raises UsageError if no format stores the type."""
     if kind.kind != "array":
         return Feature(kind.kind)
     dtype = np.dtype(kind.dtype)
@@ -717,7 +717,7 @@ def _is_label(value: object, label: int, class_name: str) -> bool:
 
 
 def _name_faults(names: Iterable[str], url: str) -> dict[str, str]:
-    """Return the names that features cannot have, each with the reason and advice."""
+    """Return the fields whose names features cannot have, each with the reason and advice."""
     faults = {name: fault for name in names if (fault := name_fault(name))}
     return {name: f"{fault}{_way_to_classes(name, url)}; {_RENAME}" for name, fault in faults.items()}
 

@@ -362,8 +362,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return splits
 
     def _note_deeper_splits(self, tree: trees.Tree) -> None:
-        """Warn if folders below one top folder are named like splits, as in `images/train`: they are not used as
-        splits."""
+        """Warn if folders below one top folder are named like splits, as in `images/train`, which are not used."""
         seconds = {
             image.parts[:2]
             for image in tree.images
@@ -400,7 +399,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
             return self._collected(_Picture(image, image.parts) for image in tree.images)
         if len({file.url.lower().endswith(".csv") for file in tree.metadata}) > 1:
             raise SourceError(
-                f"{self._root.url}: metadata both as CSV and in other formats; expected files of one kind"
+                f"{self._root.url}: metadata both as CSV and in other formats; keep the files of one kind"
             )
         before = self._problems.count
         rows, are_all = self._rows(tree)
@@ -439,7 +438,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return rows, not refused
 
     def _joined(self, images: Iterable[trees.Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
-        """Yield all images, each with its row; note images without a row, and rows without an image of their own.
+        """Yield all images, each with its row; note images without a row, and rows without their own image.
 
         Args:
             images: All images, in the order of their paths.
@@ -626,7 +625,7 @@ def _folder_of(picture: _Picture) -> str:
 
 
 class _OddRows:
-    """Counts rows without an image of their own, and keeps those with the lowest numbers."""
+    """Counts rows without their own image, and keeps the rows with the lowest numbers."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -47,7 +47,7 @@ FILES = Codec(
 
 def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[FolderFile]:
     """List all files of a folder, sorted by the bytes of their paths, in bounded memory; none if it does not exist.
-    Raises SourceError if a name is hostile or not UTF-8, or something is deeper than `depth` or not a plain file, and
+    Raises SourceError if a name is hostile or not UTF-8, or a file is deeper than `depth` or not a plain file, and
     UsageError if the folder is a link that the storage does not follow.
 
     Args:
@@ -75,8 +75,7 @@ def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> Spi
 
 
 def followed_links(root: Storage) -> list[str]:
-    """Return a warning for each link in a source on disk that leads outside: a downloaded source may contain a link to
-    private pictures."""
+    """Return warnings of links that lead out of a source on disk: a downloaded one may link to private pictures."""
     if not root.is_local or not Path(root.url).is_dir():
         return []
     links = sorted(path for path in Path(root.url).iterdir() if path.is_symlink() and not is_hidden((path.name,)))

@@ -50,7 +50,7 @@ PATH_COLUMNS = frozenset(
 )
 """Names, in lower case, of text columns that are read as paths of images."""
 _OTHER_DELIMITERS = (";", "\t", "|", ",")
-"""Other separators of columns; in a column's name they show that the file uses the wrong separator."""
+"""Separators of columns. In a column's name they show that the file uses the wrong one."""
 MAX_CLASSES = 1_000_000
 MAX_HUB_METADATA_BYTES = 2**26
 """Maximum size of the description of columns that the Hub's libraries store in a parquet file."""
@@ -168,7 +168,8 @@ def choose_image_column(
         return found[0]
     if found:
         raise SourceError(
-            f"{table.url}: the columns {', '.join(found)} may all have the images, and one is expected: name it with "
+            f"{table.url}: the columns {', '.join(found)} may all hold the images, expected one such column: name it "
+            "with "
             f"`image_column` {shell_words(found[0])}, and leave others out with `drop` {shell_words(found[1])}"
         )
     if table.holds_texts and any(mark in name for name in kinds for mark in _OTHER_DELIMITERS):
@@ -217,7 +218,7 @@ def table_rows(
 
 
 def any_bytes(table: ImageTable, image_column: str) -> bool:
-    """Return whether any row of a table has the bytes of an image; if none has, paths name the images."""
+    """Return whether any row of a table has the bytes of an image; otherwise paths name the images."""
     rows = table_rows(table, image_column, frozenset(columns_of(table).kinds) - {image_column})
     return any(image_bytes(row) is not None for row in rows)
 
@@ -276,7 +277,7 @@ class PackedImages:
         if unpack_to is not None and ordinal + 1 != len(listed.sizes):
             raise StorageError(
                 f"{unpack_to.url_of(name)} has {len(listed.sizes):,} images, {table.url} has {ordinal + 1:,} rows: it "
-                "was not unpacked from this table; remove it, and run the same command again"
+                "was unpacked from another table; remove it, and run the same command again"
             )
 
     def _read(
@@ -320,7 +321,7 @@ class LocatedImages:
 
     @property
     def are_listed(self) -> bool:
-        """Whether sizes come from a listing, as in a bucket; on disk each file is looked at."""
+        """Whether sizes come from a listing, as in a bucket; on disk each file is checked."""
         return not self._root.is_local
 
     def name_of(self, path: str) -> str:
@@ -344,7 +345,7 @@ class LocatedImages:
         return self._normal(self._base, path)
 
     def _found_base(self, path: str) -> PurePosixPath:
-        """Find the folder to which paths are relative, from the first path."""
+        """Find the base folder of the paths, from the first path."""
         for base in (self._folder, PurePosixPath()):
             try:
                 if self._root.stat(self._normal(base, path)) is not None:
@@ -398,8 +399,9 @@ class LocatedImages:
 
 
 def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, list[ImageTable]]:
-    """Find tables, and sort them into splits by their names; all into train if no name contains a split's word. Raises
-    SourceError if there is no table, the tables are of different kinds, or only some of their names say a split.
+    """Find tables, and sort them into splits by their names; all into train if no name contains the word for a split.
+    Raises SourceError if there is no table, the tables are of different kinds, or only some of their names contain a
+    split.
 
     Args:
         only: Name of the only table, or folder of tables, to read; empty for all.
@@ -437,8 +439,8 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
 
 
 def other_data(root: Storage) -> str:
-    """Describe known data of other tools in a source without readable files, with the command that reads it; empty if
-    there is none."""
+    """Describe data of other tools in a source without readable files, with the command that reads them; empty if
+    none."""
     names = [info.name for info in islice(root.list(), _LISTED)]
     kinds = {_suffix(name) for name in names}
     saved = [name for name in names if f"/{name}".endswith("/state.json")]

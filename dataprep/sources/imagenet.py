@@ -345,7 +345,7 @@ IMAGENET_21K = ImageNet21k(
     name="imagenet-21k",
     description=(
         "All of ImageNet: 13,153,500 images of 19,167 classes in the release of winter 2021, 14,197,122 images of "
-        "21,841 classes in that of fall 2011."
+        "21,841 classes in the release of fall 2011."
     ),
     citation=(
         "@inproceedings{deng2009imagenet, title={{ImageNet}: A Large-Scale Hierarchical Image Database}, author={Deng, "
@@ -365,8 +365,8 @@ IMAGENET_21K = ImageNet21k(
 
 
 def hub_tables(root: Storage) -> dict[str, list[image_tables.ImageTable]]:
-    """Return the parquet files of each split; empty if the first known file is an image or an annotation, so that the
-    source is unpacked folders.
+    """Return the parquet files of each split; empty if the first known file is an image or an annotation, as in
+    unpacked folders.
 
     Expects a source without tars.
     """
@@ -399,8 +399,8 @@ class HubImages:
     """Reader of the images of one split.
 
     Args:
-        classes: The WNIDs; `label` is a position among them. None accepts any label that is always the same for a
-            class.
+        classes: The WNIDs; `label` is a position among them. None accepts any labels, if each class always has the same
+            one.
         unpack_to: Output below which images are unpacked; None to measure them only.
     """
 
@@ -441,7 +441,7 @@ class HubImages:
             yield where, wnid, (wnid, f"{stem}.JPEG") if split == "train" else (f"{stem}.JPEG",), image
 
     def _parsed(self, where: str, name: str, split: str, label: int | None) -> tuple[str, str]:
-        """Return the first part of an image's name, and its class, which the name of a val image may lack."""
+        """Return the first part of an image's name, and its class, which is found by label if the name lacks it."""
         pattern, example = (_TRAIN, _TRAIN_EXAMPLE) if split == "train" else (_VAL, _VAL_EXAMPLE)
         match, wnid = pattern.fullmatch(name), None
         if match is not None and split == "train":
@@ -512,7 +512,7 @@ class _ValFinder(Finder):
         wnid = labels.wnids.get(file_name.rpartition(".")[0]) if labels else None
         if labels is None or wnid is None:
             named = labels.archive if labels else "the labels"
-            raise SourceError(f"{where}: no label in {named}; expected ILSVRC2012_val_00000001.JPEG and so on")
+            raise SourceError(f"{where}: no label in {named}; expected a name such as ILSVRC2012_val_00000001.JPEG")
         return self.label(wnid, where)
 
 
@@ -526,7 +526,7 @@ def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFi
 
 
 def _own_command(root: Storage) -> str:
-    """Return the command that builds these files as a user's own pictures."""
+    """Return the command that builds these files as the user's own pictures."""
     return f"dataprep build folder `source` {shell_words(root.url)} `output` OUTPUT `format` webdataset"
 
 
@@ -588,17 +588,16 @@ DEFAULT_IMAGES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class FakeImageNet(Dataset):
-    """ImageNet's classes with any number of generated images, to size and time a pipeline without ImageNet.
+    """ImageNet's classes with any number of generated images, to try and time a pipeline without ImageNet.
 
-    `imagenet-fake.tar`, 7 MB, holds one image for each class; all images of a class are references to it, and a model
-    can still tell the classes apart.
+    `imagenet-fake.tar`, 7 MB, holds one image for each class; all images of a class refer to it, and a model can still
+    learn to tell the classes apart.
     """
 
     generated: ClassVar[bool] = True
 
     def with_images(self, images: int) -> FakeImageNet:
-        """Return the dataset with this many train images, and with 1/26 as many val images as in ImageNet, at least
-        one."""
+        """Return the dataset with this many train images, and 1/26 as many val images as in ImageNet."""
         if not 1 <= images <= MAX_SAMPLES:
             raise UsageError(f"`images` must be 1 to {MAX_SAMPLES:,}, got {images:,}")
         return replace(self, facts=_facts(images))

@@ -5,7 +5,8 @@ The name also decides whether a file is an image.
 Names are hostile input. A name that is absolute, climbs out of its folder or holds a backslash, NUL or line end is
 refused in any case. Every other name must have an image's suffix, or be one of the few that are skipped:
 
-- with a component that begins with a dot (`._x.jpg`, `.DS_Store`), or that a system leaves (`__MACOSX`, `Thumbs.db`);
+- with a component that begins with a dot (`._x.jpg`, `.DS_Store`), or that systems leave behind (`__MACOSX`,
+  `Thumbs.db`);
 - README, LICENSE or COPYING, bare or with `.txt` or `.md`.
 
 Anything else is refused: a sample must not be dropped because its name is unusual.
@@ -75,7 +76,7 @@ def name_parts(name: str) -> tuple[str, ...]:
         return tuple(name.split("/"))
     num_bytes = len(name_bytes(name))
     if num_bytes > MAX_NAME_BYTES:
-        raise SourceError(f"its name has {num_bytes:,} bytes, at most {MAX_NAME_BYTES:,} are taken")
+        raise SourceError(f"its name has {num_bytes:,} bytes, expected at most {MAX_NAME_BYTES:,}")
     if any(character in name for character in FORBIDDEN):
         raise SourceError("its name holds a backslash, NUL or line end")
     if name.startswith("/") or _DRIVE.match(name):
@@ -98,7 +99,7 @@ def is_image(parts: tuple[str, ...]) -> bool:
     if (stem if dot and suffix.lower() in ("txt", "md") else last).lower() in PAPERS:
         return False
     raise SourceError(
-        "by its name it is not an image (.jpg, .jpeg, .png ...), nor a file that is known to be safe to skip"
+        "by its name it is neither an image (.jpg, .jpeg, .png ...) nor a file that is known to be safe to skip"
     )
 
 
@@ -126,12 +127,12 @@ def key_of(parts: Sequence[str]) -> str:
         return key
     head = key[: MAX_KEY_BYTES - len(CLOSE) - _HASH_DIGITS]
     cut = head.rfind("=", len(head) - 2)
-    head = head if cut < 0 else head[:cut]  # never half an `=XX`
+    head = head if cut < 0 else head[:cut]  # never cuts an `=XX`
     return head + CLOSE + hashlib.sha256(key.encode()).hexdigest()[:_HASH_DIGITS]
 
 
 def is_file_of_image(source: str) -> bool:
-    """Return whether an original file is, by its name, an image and not an archive of images."""
+    """Return whether an original file is an image, not an archive of images, by its name."""
     return source.rpartition(".")[2].lower() in IMAGE_SUFFIXES
 
 
@@ -262,7 +263,7 @@ def _pairs(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[tuple[T, T, str
 
 
 def _hashes(names: Sequence[str]) -> NDArray[np.uint64]:
-    """Return hashes that differ from process to process, so that equal ones cannot be prepared."""
+    """Return hashes that differ between processes, so that nobody can prepare names with equal ones."""
     return np.fromiter(map(hash, names), np.int64, len(names)).view(np.uint64)
 
 

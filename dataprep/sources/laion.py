@@ -32,8 +32,7 @@ CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIP
 LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
 ORIGIN = "https://laion.ai"
 LAION_COLUMNS = (frozenset({"URL", "TEXT", "LICENSE", "similarity"}), frozenset({"hash", "punsafe", "pwatermark"}))
-"""Sets of column names that only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with model scores,
-and Re-LAION."""
+"""Columns that only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with scores, and Re-LAION."""
 _HIDDEN = re.compile(r"(?:^|/)[._]")
 SPLIT = "train"
 
@@ -67,8 +66,7 @@ RENAMED = frozenset({"url", "caption"})
 
 @dataclass(frozen=True, kw_only=True)
 class LaionDataset(NamedDataset):
-    """Facts about a URL table, for the manifest and its readers. The images are downloaded, so there are no references
-    to list.
+    """Facts about a URL table, for the manifest and its readers. Its images are downloaded, so it lists no references.
 
     If the user gives no name, the columns decide whether the table is LAION's.
     """
@@ -135,7 +133,7 @@ class LaionTables:
 
     @property
     def shard_digits(self) -> int:
-        """Number of digits of a shard's number in keys and file names, as in TFDS; img2dataset's `oom_shard_count`."""
+        """Digits of a shard's number in keys and file names, as in TFDS; img2dataset's `oom_shard_count`."""
         return max(SHARD_DIGITS, len(str(self.num_shards)))
 
     @property
@@ -219,8 +217,8 @@ def measure_tables(
 
 
 def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Decide which column has which role. Raises UsageError if there is no header or no column of URLs, two differ only
-    in case, or an override names an unknown role or column.
+    """Return the column of each role. Raises UsageError if there is no header or no column of URLs, two columns differ
+    only in case, or an override names an unknown role or column.
 
     Args:
         overrides: Column name by role, for columns without one of the role's aliases.
@@ -243,14 +241,15 @@ def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, st
             same = [name for name in names if name.lower() == alias]
             if len(same) > 1:
                 raise UsageError(
-                    f"the columns {' and '.join(same)} both may be {role}; say `column` {shell_words(role)}={same[0]}"
+                    f"the columns {' and '.join(same)} both may be {role}; choose one with `column` "
+                    f"{shell_words(role)}={same[0]}"
                 )
             if same:
                 found[role] = same[0]
                 break
     if "url" not in found:
         parted = "; separate columns with commas, in .tsv files with tabs" if any(";" in name for name in names) else ""
-        raise UsageError(f"no column of URLs among {', '.join(names)}; say which one with `column` url=NAME{parted}")
+        raise UsageError(f"no column of URLs among {', '.join(names)}; name it with `column` url=NAME{parted}")
     return {role: found[role] for role in ROLES if role in found}
 
 

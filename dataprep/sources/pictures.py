@@ -58,7 +58,7 @@ class ColumnError(SourceError):
     """A column that cannot be a feature.
 
     Args:
-        reason: The row that shows it, and why; one clause.
+        reason: The row that shows the problem, and the reason; one clause.
         remedy: Advice for keeping the column, if it is left out by default; empty if there is none.
     """
 
@@ -217,14 +217,14 @@ _TEXT_KINDS: dict[Kind, Callable[[str], bool]] = {
     "float64": lambda text: _REAL.fullmatch(text) is not None and _is_kept(text),
     "bool": lambda text: text in _TRUTH,
 }
-"""Kinds that a column of texts may have; the first that fits all values is used. Numbers with leading zeros, and
+"""Kinds that a column of texts may have; the first one that all values fit is used. Numbers with leading zeros, and
 integers that would be rounded, are texts."""
 _FROM_TEXT: dict[Kind, Callable[[str], Any]] = {"int64": int, "float64": float, "bool": _TRUTH.__getitem__, "text": str}
 
 
 def _is_kept(text: str) -> bool:
-    """Return whether a 64-bit float can hold a number: a fraction to its precision, but an integer exactly, because it
-    may be an identifier."""
+    """Return whether a number survives as a 64-bit float: fractions may lose precision, but integers must stay exact,
+    because they may be identifiers."""
     number = float(text)
     return math.isfinite(number) and (not _WHOLE.fullmatch(text) or int(number) == int(text))
 
@@ -516,7 +516,7 @@ class PictureReader(ABC, Generic[P]):
         return {**splits, "train": train, "val": val}
 
     def _group(self, picture: P) -> str:
-        """Return the text that decides an image's split: the value of its group, or its key."""
+        """Return the text that determines an image's split: the value of its group, or its key."""
         column = self._own.group_by
         if column is None:
             return picture.key
@@ -541,7 +541,7 @@ class PictureReader(ABC, Generic[P]):
         if feature.kind == "int64":
             fewest, most = self._range(pictures, column)
             if fewest < 0:
-                raise SourceError(f"{self._root.url}: `label_from` {column}: {fewest}; expected integers from 0")
+                raise SourceError(f"{self._root.url}: `label_from` {column}: {fewest}; expected integers of 0 or more")
             width = len(str(most))
 
         def class_of(picture: P) -> str:
@@ -655,13 +655,12 @@ class PictureReader(ABC, Generic[P]):
 
 
 def in_val(own: OwnData, text: str) -> bool:
-    """Return whether an image of train belongs to val. Only its group or key decides, so other images have no
-    influence."""
+    """Return whether an image of train belongs to val. This depends only on its group or key, not on other images."""
     return _place_of(own, text) < own.val_fraction * 2**64
 
 
 def uneven_classes(own: OwnData, found: Mapping[str, Enumeration]) -> Iterator[str]:
-    """Yield a line for each split of a divided train that lacks images of some classes."""
+    """Yield a line for each of train and val that lacks images of some classes after train was divided."""
     if not own.val_fraction or not found.keys() >= {"train", "val"} or not found["train"].classes:
         return
     classes = found["train"].classes
@@ -713,7 +712,7 @@ def empty_split(own: OwnData, train: int, val: int, texts: Iterable[str]) -> Usa
 
 
 class Shown(Protocol):
-    """Something that messages can name."""
+    """Value with a name for messages."""
 
     @property
     def shown(self) -> str: ...

@@ -4,8 +4,8 @@
 
 A table may come from a stranger: its paths never leave the source that the user named (`image_tables.py`).
 
-Rows whose images are missing, empty or of a type that is not read are problems. If `max_reject_ratio` allows their
-number in each split, the build rejects and lists the images instead. Pictures in the same folders that no row names are
+Rows whose images are missing, empty or of an unsupported type are problems. If `max_reject_ratio` allows their number
+in each split, the build rejects and lists the images instead. Pictures in the same folders that no row names are
 counted.
 """
 
@@ -92,7 +92,7 @@ class UnusableImages:
         self._lacking: list[tuple[image_tables.ImageTable, own_pictures.Examples, int]] = []
         """Tables with missing images: the images and the number of rows."""
         self._unread: list[NamedRow] = []
-        """First rows whose file has a type that is not read."""
+        """First rows whose file has an unsupported type."""
         self._num_unread = 0
         self._empty = own_pictures.Examples()
 
@@ -138,7 +138,7 @@ class UnusableImages:
 
         Args:
             splits: Images of each split that cannot be used, and the number of all its images.
-            are_final: Whether these are the build's splits, so that a sufficient ratio is known.
+            are_final: Whether these are the build's splits, so that the message can name a sufficient ratio.
         """
         odd = {split: found for split, found in splits.items() if found[0].count > self._max_ratio * found[1]}
         if not odd:
@@ -190,13 +190,14 @@ class UnusableImages:
             yield f"{self._where}: {images}: {self._empty}; {repair}, {reject}"
 
     def _elsewhere(self) -> Iterator[str]:
-        """Yield an error for each table most of whose images do not exist: its paths probably begin elsewhere."""
+        """Yield an error for each table most of whose images are missing: its paths probably start in another
+        folder."""
         for table, missing, rows in self._lacking:
             if 2 * missing.count >= rows:
                 yield (
                     f"{self._lack(table, missing, rows)}; expected paths relative to the table or to `source`: name "
-                    f"their column with `image_column` (now {self._image_column}), or put the table into the folder in "
-                    f"which the paths begin{self._in_archive()}"
+                    f"their column with `image_column` (now {self._image_column}), or put the table into the folder "
+                    f"where the paths begin{self._in_archive()}"
                 )
 
     def _in_archive(self) -> str:
@@ -373,7 +374,8 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             with self._problems.noted():
                 for ordinal, (row, picture) in enumerate(self._rows(table, source, is_built=is_built)):
                     if len(pictures) >= base.MAX_SAMPLES:
-                        raise SourceError(f"{table.url}: over {base.MAX_SAMPLES:,} images; build its tables one by one")
+                        most = f"{base.MAX_SAMPLES:,}"
+                        raise SourceError(f"{table.url}: more than {most} images; build its tables one by one")
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
             self._unusable.end_table(table)
@@ -388,7 +390,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         return pictures
 
     def _has_key(self, row: image_tables.TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:
-        """Take the values of a row, and its key if its split is built; return False if it cannot have a key."""
+        """Store the values of a row, and its key if its split is built; return False if no key can be made."""
         where = f"{picture.table.url} {numbered(picture.table.name, row.number)}"
         values = {name: value for name, value in row.values.items() if name != self._keys.reserved_column}
         picture.row = self._columns.add(Row((), where, values, picture.table.holds_texts))
@@ -554,7 +556,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
 
 
 class _Keys:
-    """Makes the keys of samples from paths, from a column, or from the numbers of rows."""
+    """Makes the keys of samples from paths, a column, or row numbers."""
 
     def __init__(self, own: base.OwnData, columns: image_tables.TableColumns, image_column: str) -> None:
         self._from = own.key_from
@@ -590,11 +592,11 @@ class _Keys:
         if self._from == FROM_ROW or has_neither:
             return keys.key_of((*ordinal.split("/")[:-1], f"{ordinal.rpartition('/')[2]}.jpg"))
         if path is None:
-            raise SourceError(f"{where}: no path to make a key of, unlike in other rows; number them by `key_from` row")
+            raise SourceError(f"{where}: no path to make a key of, unlike other rows; number them with `key_from` row")
         try:
             return keys.key_of(keys.name_parts(_with_suffix(path)))
         except SourceError as error:
-            raise SourceError(f"{where}: {shown(path)}: {error}; number the samples by `key_from` row") from error
+            raise SourceError(f"{where}: {shown(path)}: {error}; number the samples with `key_from` row") from error
 
     def _path(self, row: image_tables.TableRow, file: str) -> str | None:
         if self._column is not None:

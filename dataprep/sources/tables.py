@@ -47,7 +47,7 @@ MAX_FOOTER_BYTES = 2**28
 """Maximum size of the footer of a parquet file."""
 FOOTER_TAIL_BYTES = 8
 """Size of the end of a parquet file: the footer's length and the magic bytes."""
-# Bytes of a chunk; the positions of its line ends and quotes take 8 bytes each.
+# Bytes of a chunk; the position of each line end and quote in it takes 8 bytes.
 _SCAN_BYTES = 2**20
 # One request reads this much of a parquet column in a bucket.
 TABLE_WINDOW_BYTES = 2**22
@@ -140,8 +140,8 @@ def read_part(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, 
     expected = table.rows_of(part)
     if len(rows) != expected:
         raise SourceError(
-            f"{storage.url_of(table.name)}: part {part} has {len(rows):,} rows, expected {expected:,}; its quotes do "
-            "not pair as in RFC 4180, or it has changed: convert it to parquet"
+            f"{storage.url_of(table.name)}: part {part} has {len(rows):,} rows, expected {expected:,}; it has "
+            "unpaired quotes (RFC 4180), or it has changed: convert it to parquet"
         )
     return rows
 
@@ -181,7 +181,7 @@ def largest_group(metadata: Any) -> int:
 
 class MetadataFile(NamedTuple):
     folder: tuple[str, ...]
-    """Path of the folder to which its file names are relative."""
+    """Path of the base folder of its file names."""
     url: str
     """URL or path, for messages."""
     num_bytes: int
@@ -205,8 +205,8 @@ def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
     """Yield the rows of a file of metadata. Raises SourceError if the file cannot be read.
 
     Args:
-        refuse: Takes each row that cannot be read, or whose `file_name` leads out of the folder, and at the end one
-            problem for all rows without `file_name`.
+        refuse: Called with each row that cannot be read, or whose `file_name` leads out of the folder, and at the end
+            with one problem for all rows without `file_name`.
     """
     if _suffix(file.url) == ".parquet":
         with file.open() as stream:
@@ -221,7 +221,7 @@ def holds_texts(url: str) -> bool:
 
 
 def numbered(url: str, number: int) -> str:
-    """Return a row's name for messages: `line 3` of a text file (a header is line 1), or `row 3` of parquet."""
+    """Return a row's name for messages: `line 3` of a text file (the header is line 1), or `row 3` of parquet."""
     return f"{'row' if _suffix(url) == '.parquet' else 'line'} {number}"
 
 
@@ -230,8 +230,8 @@ def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[in
     cannot be read, or a line is too large.
 
     Args:
-        refuse: Takes an error for each row whose number of fields differs from the header's, and each line that is not
-            a JSON object.
+        refuse: Called with an error for each row whose number of fields differs from the header's, and for each line
+            that is not a JSON object.
     """
     read = _csv_rows if holds_texts(file.url) else _jsonl_rows
     with file.open() as stream:
@@ -479,7 +479,7 @@ def _read_jsonl(storage: Storage, table: TableFile, part: int) -> list[tuple[Any
             number = part * table.part_rows + len(rows)
             values = _object(line, number)
             if unknown := sorted(values.keys() - set(names)):
-                raise ValueError(f"row {number:,} has a field {unknown[0]!r} that the first row has not")
+                raise ValueError(f"row {number:,} has a field {unknown[0]!r} that the first row lacks")
             rows.append(tuple(_text(values.get(name)) for name in names))
     return rows
 

@@ -58,7 +58,7 @@ class Original(NamedTuple):
 
     @property
     def is_loose(self) -> bool:
-        """Whether it is a separate file, outside archives."""
+        """Whether it is a separate file, not in an archive."""
         return self.source == "/".join(self.parts)
 
 
@@ -177,7 +177,7 @@ class Tree:
             self.problems.add(error)
             return
         if len(self.images) >= MAX_SAMPLES:
-            raise SourceError(f"{self.root.url}: over {MAX_SAMPLES:,} images; build its folders one by one")
+            raise SourceError(f"{self.root.url}: more than {MAX_SAMPLES:,} images; build its folders one by one")
         self.images.append(original)
         if not original.num_bytes:
             self.num_empty += 1
@@ -233,7 +233,7 @@ def _kind(suffix: str) -> str:
 
 
 def _is_odd(tree: Tree, own: OwnData, name: str) -> bool:
-    """Return whether a file is skipped, and count it: it is hidden, excluded by the user, or not a picture."""
+    """Return whether a file is skipped because it is hidden, excluded by the user, or not a picture; count it if so."""
     suffix = name.rpartition(".")[2].lower() if "." in name else ""
     if is_hidden((name,)):
         tree.passed_over[_HIDDEN] += 1
@@ -259,7 +259,7 @@ def _no_image(tree: Tree) -> str:
 
 
 def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
-    """Return a file of metadata on disk or in a bucket."""
+    """Return a metadata file on disk or in a bucket."""
     root, url = tree.root, tree.root.url_of(original.source)
     _refuse_large(url, original)
     refuse_pointer(root, original.source, original.num_bytes)
@@ -321,8 +321,7 @@ def _is_wanted(name: str, own: OwnData) -> bool:
 
 
 def _strip_common_folders(tree: Tree) -> None:
-    """Remove the folders that contain all files of an archive: `pets/cats/1.jpg` becomes `cats/1.jpg` if all are in
-    `pets`."""
+    """Remove folders that contain all files of an archive: `pets/cats/1.jpg` becomes `cats/1.jpg`."""
     pictures = (image.parts[:-2] for image in chain(tree.images, tree.texts))
     folders = chain(pictures, (file.folder for file in tree.metadata))
     common = next(folders, ())

@@ -1,4 +1,4 @@
-"""Image bytes that are unpacked from parquet files, because they have no byte range of their own there.
+"""Image bytes that are unpacked from parquet files, because they are not byte ranges there.
 
 Each parquet file with images gets one file directly in `<output>/_build/`, which holds its images one after the other
 and then a list of them:
@@ -9,8 +9,8 @@ and then a list of them:
 So an image is a range of bytes again: a reference names the parquet file and an offset among its images, which depends
 on the original alone. The file's name is a hash of the original's name, size and digest, so images of an earlier
 version of the original are never used. The file is published completely or not at all, stays until the dataset is
-finished, and is used by reruns. References have the CRC32C of each image, so bytes that change in the meantime never
-get into a dataset.
+finished, and is used by reruns. References have the CRC32C of each image, so bytes that have changed since never get
+into a dataset.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dataprep.storage.local import LocalStorage
 
 PARQUET = ".parquet"
 IMAGE_FILES = "*"
-"""Name in a plan's sources for all files that tables name by path; such tables hold no images themselves."""
+"""Name in a plan's sources for all files that tables name by path."""
 MAGIC = b"dp-unp-2"
 NO_IMAGE = -1
 """Size for a row without an image."""
@@ -170,8 +170,8 @@ class UnpackedImages:
         return self._originals.url_of(name)
 
     def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
-        """Return a range of an original file, or of the images in a parquet file. Raises SourceError if the unpacked
-        images are gone."""
+        """Return a range of an original, or of a parquet file's images. Raises SourceError if unpacked images are
+        gone."""
         unpacked = self._names.get(name)
         if unpacked is None:
             return self._originals.read_range(name, offset, num_bytes, version)
@@ -180,7 +180,7 @@ class UnpackedImages:
         except FileNotFoundError as error:
             raise SourceError(
                 f"{self._output.url_of(unpacked)} is gone; it held the images of {self.url_of(name)}: run the same "
-                "command again, which unpacks them again"
+                "command once more to unpack them again"
             ) from error
 
     def reading(self, name: str, version: int = NO_VERSION) -> AbstractContextManager[Callable[[int, int], bytes]]:
@@ -205,5 +205,5 @@ class UnpackedImages:
         raise SourceError(
             f"{self.url_of(ref.source)}: the image of {which} had CRC32C {crc32c_hex(ref.crc32c)} when it was unpacked "
             f"to {self._output.url_of(unpacked)}, it has {crc32c_hex(crc32c)} there now: that file is damaged or was "
-            "changed, and is removed; run the same command again, which unpacks it again"
+            "changed, and is removed; run the same command once more to unpack it again"
         )

@@ -4,7 +4,7 @@ A file is published completely or not at all, and never replaces an existing one
 
 - **Disk**: fsync through the descriptor that made the file, so that no error of writing is missed; then a hard link,
   which fails if the name is taken; then fsync of the folder, and of its parents if they are new. A file system without
-  links gets a rename that replaces nothing, or an error if it has neither.
+  hard links gets a rename that replaces nothing; without either, writing fails.
 - **Bucket**: one upload into the build's folder, which for a large shard begins while it is written, and a comparison
   of its CRC32C; a check that the place still belongs to this build; then the server's copy to the final name with
   `if_generation_match=0`.
@@ -17,8 +17,8 @@ never logged.
     local.py, folders.py, spool.py    disk; folders and files opened below a root; files that are being written
     gcs.py, gcs_transfers.py          bucket; its range reads and uploads
     gcs_client.py, gcs_location.py    the client, its retries and errors; the place of a bucket
-    hub.py, remote.py, readonly.py    the Hugging Face Hub; S3, Azure and web servers; what is only read
-    originals.py                      buckets of originals, whose objects are looked up at once and remembered
+    hub.py, remote.py, readonly.py    the Hugging Face Hub; S3, Azure and web servers; read-only places
+    originals.py                      buckets of originals: looks up many objects at once, and remembers them
     copies.py, checksums.py           copies of objects; digests
     ranges.py, parquet.py             objects read in ranges; parquet files
 """

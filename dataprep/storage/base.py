@@ -20,13 +20,13 @@ from dataprep.errors import DataprepError, FormatError, StorageError, UsageError
 from dataprep.messages import quoted
 
 MAX_STATS = 64
-"""Number of objects that are asked for one by one; for more, a listing of a thousand with each request is faster."""
+"""Maximum number of objects that are requested one by one; for more, listing a thousand with each request is faster."""
 NO_VERSION = 0
 """Version of an object whose version is not known."""
 _FACTOR, _MASK = 0x9E3779B97F4A7C15, (1 << 63) - 1
 FORBIDDEN = "\\\0\r\n"
-"""Characters that no name may hold: other systems take a backslash for a separator, and disks or Cloud Storage refuse
-NUL and line ends."""
+"""Characters that names must not contain: other systems take a backslash for a separator, and disks or Cloud Storage
+refuse NUL and line ends."""
 T = TypeVar("T")
 U = TypeVar("U")
 _REFUSED = re.compile(rf"(?:^|/)\.{{0,2}}(?:/|\Z)|[{re.escape(FORBIDDEN)}]")
@@ -39,9 +39,9 @@ class ObjectInfo:
     name: str
     num_bytes: int
     crc32c: str | None
-    """Base64 as Cloud Storage writes it; None on disk, which does not keep it."""
+    """Base64, as Cloud Storage writes it; None on disk, which does not store it."""
     generation: int | None = field(default=None, compare=False)
-    """The version of the object in its bucket; None on disk, which keeps none."""
+    """Version of the object in its bucket; None on disk, which has no versions."""
     written_ns: int | None = field(default=None, compare=False)
     """Time at which a file on disk was last written, in nanoseconds; None in a bucket."""
     changed_ns: int | None = field(default=None, compare=False)
@@ -83,7 +83,7 @@ class Storage(Protocol):
         """
 
     def stats(self, names: Sequence[str]) -> Sequence[ObjectInfo | None]:
-        """Return the result of `stat` for each name; a bucket is asked for many objects, or lists them, at a time."""
+        """Return the result of `stat` for each name; in a bucket many are requested, or listed, at a time."""
 
     def read_range(
         self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION, file_bytes: int | None = None
@@ -102,7 +102,7 @@ class Storage(Protocol):
         """Open a sequential, buffered stream over the object, in bounded memory. Raises FileNotFoundError."""
 
     def spool_path(self, name: str) -> Path:
-        """Create a local path on which to write a file that `publish` will later put in place as `name`.
+        """Create a local path for a file that `publish` will later put in place as `name`.
 
         On disk it is in `_build/tmp/`, or in the `tmp/` of `staged`, on the same file system; for a bucket it is in
         the machine's temporary folder.
@@ -111,8 +111,8 @@ class Storage(Protocol):
     def sending(self, spool: Path, name: str, expected_bytes: int = 0) -> AbstractContextManager[Callable[[int], None]]:
         """Send a spool file while it is written; the context's function takes the number of bytes written so far.
 
-        A bucket gets them at once, so that `publish` has little left to do. Nothing is visible before `publish`, or
-        after an exception. If many bytes are expected, the upload begins before the first of them.
+        To a bucket they are uploaded immediately, so that `publish` has little left to do. Nothing is visible before
+        `publish`, or after an exception. If many bytes are expected, the upload begins before the first of them.
         """
 
     def publish(self, spool: Path, name: str, crc32c: str) -> None:
@@ -156,7 +156,7 @@ class Storage(Protocol):
         """
 
     def staged(self, root: str, still_ours: Callable[[], None]) -> Storage:
-        """Return the same place for a writer that loses the right to write when the folder `root` is taken away.
+        """Return this storage for a writer that may no longer write once the folder `root` is taken away.
 
         Files for places outside `root` go through `root/tmp/`. On a disk `root` must exist and is not created: after
         `take_away` nothing more can be published, however long the writer was suspended. A disk links from `root/tmp/`;
@@ -164,11 +164,11 @@ class Storage(Protocol):
 
         Args:
             root: Folder of the writer's own state, with a name that is never used again.
-            still_ours: Raises if the writer has lost the right; it is called again to explain a failure.
+            still_ours: Raises if the writer may no longer write; it is called again to explain a failure.
         """
 
     def alone(self) -> AbstractContextManager[None]:
-        """Exclude other callers of `alone` at the same place on a disk, for a short time.
+        """Lock the place against other callers of `alone`, on a disk and for a short time.
 
         Buckets have no such lock: there generations are compared instead. Raises StorageError if another caller does
         not finish.
@@ -178,7 +178,7 @@ class Storage(Protocol):
         """Remove one object; a missing one is fine."""
 
     def delete_tree(self, prefix: str) -> None:
-        """Remove everything below a prefix such as `_build`; repeatable, and missing things are fine."""
+        """Remove everything below a prefix such as `_build`; missing objects are fine."""
 
     def delete_exactly(self, info: ObjectInfo) -> bool:
         """Remove this object and return whether it existed. A bucket keeps a later object of the same name."""
@@ -192,10 +192,10 @@ class Storage(Protocol):
 
 @runtime_checkable
 class Browsable(Protocol):
-    """A bucket that lists one level of its names, or the first of them, without listing all."""
+    """A bucket that can list one level of its names, or the first few, without listing all."""
 
     def folders(self, prefix: str = "") -> Sequence[str]:
-        """Return the names of the folders directly below a prefix, without slashes, in order; or below the root."""
+        """Return the names, without slashes and in order, of the folders directly below a prefix or the root."""
 
     def first(self, prefix: str, most: int) -> Sequence[ObjectInfo]:
         """Return the first `most` objects below a prefix, as `list` does."""
@@ -215,12 +215,12 @@ class Originals(Protocol):
         """Return exactly `num_bytes` bytes of a version; many threads may call this."""
 
     def reading(self, name: str, version: int = NO_VERSION) -> AbstractContextManager[Callable[[int, int], bytes]]:
-        """Open an object to read ranges of one version, given by offset and number of bytes: on a disk, where one read
-        is in flight, a range of a few kB then takes a third of the time."""
+        """Open an object to read ranges of one version, given by offset and number of bytes. On a disk a range of a few
+        kB then takes a third of the time."""
 
 
 class ChangedError(StorageError):
-    """An object does not have the requested version any more."""
+    """An object no longer has the requested version."""
 
     def __init__(self, url: str) -> None:
         self.what = f"{url}: written again, replaced or touched since it was listed"

@@ -27,7 +27,7 @@ def crc32c_text(value: int) -> str:
 
 
 def crc32c_number(text: str) -> int:
-    """Return the value of a text that `crc32c_text` made."""
+    """Convert the text of `crc32c_text` back to its value."""
     return int.from_bytes(base64.b64decode(text), "big")
 
 

@@ -55,8 +55,8 @@ def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
     if found != ours:
         raise ConflictError(
             f"{target.url_of(info.name)}: another object exists there already: {described_bytes(*found)}, expected "
-            f"{described_bytes(*ours)}; it is not changed: choose another place, or remove it and run the same command "
-            "again"
+            f"{described_bytes(*ours)}; it was left unchanged: choose another place, or remove it and run the same "
+            "command again"
         )
 
 
@@ -65,7 +65,7 @@ def _rewrite(source: GCSStorage, target: GCSStorage, info: ObjectInfo, copied: C
     if made is None:
         theirs = target.stat(info.name)
         if theirs is None:
-            raise StorageError(f"{target.url_of(info.name)}: the object appears and disappears; {GO_ON}")
+            raise StorageError(f"{target.url_of(info.name)}: the object keeps appearing and disappearing; {GO_ON}")
         check_same(target, info, theirs)
         return
     if (made.num_bytes, made.crc32c) != (info.num_bytes, info.crc32c):

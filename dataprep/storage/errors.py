@@ -15,7 +15,7 @@ READ_LESS_AT_ONCE = (
     "run the command again; if the connection is slow, have fewer requests at a time (reads_in_flight), "
     "or wait longer for each (deadline_s)"
 )
-"""Advice for a training's reader, whose deadlines are short, that got no answer."""
+"""Advice for a loader in a training run, whose deadlines are short, when a read gets no answer."""
 PATH_CHARACTERS = 320
 # Each process of a build writes up to 32 files at a time, which are removed again before the free space is measured.
 FEW_INODES = 256
@@ -97,12 +97,12 @@ def build_gone(url: str) -> str:
 
 
 def unsettled(url: str) -> str:
-    """Return the text for a name that is taken, then free, again and again."""
+    """Return the text for a name that keeps being taken and freed."""
     return f"{url}: the object appears and disappears, because another build is clearing up; {GO_ON}"
 
 
 class disk_errors:
-    """Turn errors of the operating system inside the block into ours; FileNotFoundError passes unchanged.
+    """Turn operating system errors inside the block into ours; FileNotFoundError passes unchanged.
 
     Args:
         path: The file or folder in use, for the message and to measure how much space is left there.

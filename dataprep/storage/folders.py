@@ -1,9 +1,9 @@
 """Folders and files below a root, opened component by component.
 
-Everything that is read, written or removed in a dataset goes through here. A dataset may be a stranger's, unpacked from
-an archive with links to anywhere. Nothing is written or removed through a link, and reading follows only links that
-stay inside the root. Each component is opened in the descriptor of the one before, without following links, so a change
-in the meantime cannot lead elsewhere.
+Every read, write or removal in a dataset goes through here. A dataset may be a stranger's, unpacked from an archive
+with links to anywhere. Nothing is written or removed through a link, and reading follows only links that stay inside
+the root. Each component is opened in the descriptor of the one before, without following links, so a change in the
+meantime cannot lead elsewhere.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from dataprep.storage.base import check_prefix
 from dataprep.storage.errors import missing
 
 OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# For a folder that is only passed through, which may be closed to listing. Linux alone has O_PATH.
+# For a folder on the way to another, which may forbid listing. Only Linux has O_PATH.
 PASSED_ROOT = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
 PASSED_FOLDER = PASSED_ROOT | os.O_NOFOLLOW
 # A pipe where a file is expected must not make its reader wait.
 READ_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 LINKS_IN_LINKS = 40
 Links: TypeAlias = Literal["inside", "in root", "anywhere"]
-"""Links that are followed for reading: those that stay inside the root; also those directly in the root to anywhere,
-for a user's original files; or all, for adopted data whose place the user named."""
+"""Links that are followed for reading. `inside`: those that stay in the root. `in root`: also links directly in the
+root, to anywhere, for a user's original files. `anywhere`: all, for adopted data whose place the user named."""
 T = TypeVar("T")
 # Limits the memory for an image folder with very many classes; a forgotten folder costs one more fsync.
 MAX_KNOWN_FOLDERS = 4096
@@ -70,8 +70,7 @@ class Folders:
         return self._reached(name, partial(_open, READ_FILE))
 
     def open_listing(self, name: str) -> int:
-        """Open a folder to list, the root for an empty name. Raises UsageError for a link that is not followed, and
-        OSError."""
+        """Open a folder to list; empty for the root. Raises UsageError for a link that is not followed, and OSError."""
         return self._reached(name, partial(_open, OPEN_FOLDER))
 
     def pass_to(self, name: str) -> int:
@@ -151,7 +150,7 @@ class Folders:
         """Open, like `opened`, the folder that contains a path below the root. Raises UsageError for another path."""
         folder = path.parent
         if ".." in path.parts or not folder.is_relative_to(self.root):
-            raise UsageError(f"{path} is outside {self.root}; expected what was written below it")
+            raise UsageError(f"{path} is outside {self.root}; expected a path below it")
         name = "" if folder == self.root else folder.relative_to(self.root).as_posix()
         return self.opened(name, make=make, required=required)
 
@@ -202,7 +201,7 @@ class Folders:
 
 
 def is_within(name: str, folder: str) -> bool:
-    """Return whether a name is a folder's or is below that folder; nothing is within the empty name."""
+    """Return whether a name is the folder itself or below it; nothing is within the empty name."""
     return bool(folder) and f"{name}/".startswith(f"{folder}/")
 
 
@@ -238,7 +237,7 @@ def _sync_parent(path: Path) -> None:
 
 
 def _close(folder: int) -> None:
-    """Close a folder and ignore an error: nothing was written through the descriptor, and it is closed in any case."""
+    """Close a folder and ignore errors: nothing was written through the descriptor, and it is closed in any case."""
     with contextlib.suppress(OSError):
         os.close(folder)
 
@@ -309,8 +308,8 @@ class _Reading:
 
 
 def close_when_collected(owner: object, close: Callable[..., object], *args: object) -> None:
-    """Call `close(*args)` when the owner is collected, but not when Python ends: threads that are left may still read
-    through these descriptors then, and the system closes them."""
+    """Call `close(*args)` when the owner is garbage-collected, but not when Python ends: remaining threads may still
+    read through these descriptors, and the system closes them anyway."""
     weakref.finalize(owner, close, *args).atexit = False
 
 

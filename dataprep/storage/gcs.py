@@ -1,13 +1,13 @@
 """A prefix of a Cloud Storage bucket as a place for objects: create-only uploads, many range reads at once.
 
-`GCSStorage` is the place. `StagedGCS` serves a writer that may lose the right to write while it is suspended:
+`GCSStorage` is the place. `StagedGCS` is for a writer that another may replace while it is suspended:
 
     upload to root/tmp/<name>-<uuid> -> is the place still ours? -> the server copies it to its name, if that is free
 
 An upload cannot depend on another object, because Cloud Storage has no such precondition, so an upload alone cannot
-respect the right to write. A copy can, because its source must exist. The process that takes the right away first
-changes the object that `still_ours` reads, then deletes everything below `root`. If the upload was finished before, its
-source is gone; if it is finished afterwards, `still_ours` finds that the place belongs to another writer.
+tell whether its writer may still write. A copy can, because its source must exist. The process that takes over first
+changes the object that `still_ours` reads, then deletes everything below `root`. If the upload was finished before, the
+source of the copy is gone; if it is finished afterwards, `still_ours` finds that the place belongs to another writer.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ _TAIL = "_tail"
 """Beginning of the name of an object that is being appended to another one."""
 DISCARDS_IN_FLIGHT = 2
 _discarding = ThreadPoolExecutor(DISCARDS_IN_FLIGHT, thread_name_prefix="dataprep-discard")
-"""Removes staged objects that were copied, while their writer continues. If the process is killed, the remaining ones
-are below `root`, which is removed at the end."""
+"""Threads that remove staged objects after they were copied, while their writer continues. If the process is killed,
+the remaining ones are below `root`, which is removed at the end."""
 
 
 class _PastBoundError(Exception):
@@ -82,7 +82,7 @@ class GCSStorage:
 
     Args:
         url: gs://bucket/prefix
-        deadlines: How soon reads give up; None: after five minutes of retries.
+        deadlines: Time after which reads give up; None: after five minutes of retries.
 
     Raises:
         UsageError: The URL does not name a bucket, or has a prefix that objects cannot have.
@@ -136,7 +136,7 @@ class GCSStorage:
         return [found[name] for name in names]
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
-        """List objects with one request for each thousand. Empty objects that only represent folders are left out."""
+        """List objects with one request for each thousand. Empty objects that only mark folders are left out."""
         for blob in self._blobs(base.check_prefix(prefix), first):
             if not blob.name.endswith("/"):
                 yield _info(blob.name[len(self._root) :], blob)
@@ -309,7 +309,7 @@ class GCSStorage:
             process_spools().discard(spool)
 
     def put(self, name: str, data: bytes) -> None:
-        """Write an object with one request, and replace one that has the name."""
+        """Write an object with one request; an existing one is replaced."""
         with bucket_errors(self.url_of(name), "storage.objects.create"):
             self._send(name, io.BytesIO(data), len(data), crc32c_of_bytes(data), generation=None)
 
@@ -318,8 +318,7 @@ class GCSStorage:
         removed.
 
         Returns:
-            The longer object; None if the object is not this one any more, which it is not after a lost response
-            either.
+            The longer object; None if the object has changed, also by this call itself if its response was lost.
         """
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
@@ -403,7 +402,7 @@ class GCSStorage:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Exclude no other process: in a bucket generations are compared instead."""
+        """Do nothing: in a bucket generations are compared instead."""
         yield
 
     def delete_tree(self, prefix: str) -> None:
@@ -490,10 +489,10 @@ class GCSStorage:
         try:
             num_bytes = len(full.encode())
         except UnicodeEncodeError:
-            raise UsageError(f"object name {quoted(name)} must be text, and has bytes that are not UTF-8") from None
+            raise UsageError(f"object name {quoted(name)} must be UTF-8 text, got other bytes") from None
         if num_bytes > MAX_NAME_BYTES:
             raise UsageError(
-                f"object name {quoted(full)} must have {MAX_NAME_BYTES:,} bytes at most, has {num_bytes:,}"
+                f"object name {quoted(full)} must have at most {MAX_NAME_BYTES:,} bytes, got {num_bytes:,}"
             )
         return full
 

@@ -1,7 +1,7 @@
-"""This process's client of google-cloud-storage: its credentials, how often a request is sent again, and its errors.
+"""This process's client of google-cloud-storage, with its credentials, retries and errors.
 
-A request is sent again when Cloud Storage answers 408, 429 or 5xx, or not at all. An error that remains after all
-retries becomes one line that names the next step.
+A request is repeated if Cloud Storage answers 408, 429 or 5xx, or not at all. An error after the last retry becomes one
+line that names the next step.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def credentials() -> tuple[Any, str | None]:
 
 
 def bill(project: str | None) -> None:
-    """Name the project that pays for the requests of this process, and of those that it starts, where the reader pays.
+    """Name the project that pays for requests to requester-pays buckets, by this process and those that it starts.
 
     None leaves it as it is.
     """
@@ -83,7 +83,7 @@ def bill(project: str | None) -> None:
 
 
 def billing_project() -> str:
-    """Return the project that pays for requests where the reader pays; empty if none is named.
+    """Return the project that pays for requests to requester-pays buckets; empty if none is named.
 
     Raises:
         google.auth.exceptions.DefaultCredentialsError: No credentials were found.
@@ -132,7 +132,7 @@ def bucket_errors(url: str, permission: str, next_step: str = GO_ON) -> Iterator
 
     Args:
         url: URL of the object or prefix in use.
-        permission: Permission that the work needs, for the error if the server does not name it.
+        permission: Permission that the request needs, for the error if the server does not name it.
         next_step: Advice for the error if Cloud Storage did not answer.
 
     Raises:
@@ -219,7 +219,7 @@ class Deadlines:
 
     @property
     def stall_s(self) -> float:
-        """Longest pause in a response and before a retry: `lost_s` leaves time for two of them."""
+        """Longest pause in a response and before a retry; two of them fit into `lost_s`."""
         return 0.4 * self.lost_s
 
 
@@ -255,7 +255,7 @@ def retry_policy(
     """Make a policy of exponential backoff with jitter and a deadline, which starts now; use it for one call.
 
     Args:
-        is_worth_retrying: Says whether an error is retryable; by default 408, 429, 5xx and broken connections of
+        is_worth_retrying: Returns whether an error is retryable; by default 408, 429, 5xx and broken connections of
             google-cloud-storage are.
         deadlines: None waits as long for a lost server as for one that answers with errors.
         status_of: Returns the HTTP status in an error, None if the server did not answer.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 GET_BUCKET = "storage.buckets.get"
 LIST_OBJECTS = "storage.objects.list"
 LIST_CACHES = "storage.anywhereCaches.list"
-# The guard runs before the first byte of every run; it must not wait five minutes.
+# The region check runs before the first byte of every run, and must not wait five minutes.
 DEADLINES = gcs_client.Deadlines(lost_s=5.0, refused_s=15.0)
 _BUCKET_FIELDS = "location,locationType,customPlacementConfig,storageClass,autoclass,hierarchicalNamespace"
 _LISTED_FIELDS = "items(name,size,storageClass),nextPageToken"
@@ -29,7 +29,7 @@ class BucketLocation:
     location: str
     """A region, a code such as `NAM4`, or a group such as `US`, which can be a multi-region or a dual-region."""
     location_type: str = ""
-    """`region`, `zone`, `dual-region` or `multi-region`; empty if Cloud Storage did not say it."""
+    """`region`, `zone`, `dual-region` or `multi-region`; empty if Cloud Storage does not say."""
     data_locations: tuple[str, ...] = ()
     """The two regions of a configurable dual-region, or the zone of a zonal bucket."""
     storage_class: str | None = None
@@ -91,7 +91,7 @@ def bucket_location(bucket: str) -> BucketLocation:
 
     Raises:
         AccessError: The bucket does not exist, or there are no credentials.
-        UndecidedError: The account may see neither; both permissions are named.
+        UndecidedError: The account may see neither; the text names both permissions.
         StorageError: Cloud Storage cannot be reached.
     """
     from google.api_core.exceptions import Forbidden
@@ -111,8 +111,8 @@ def bucket_location(bucket: str) -> BucketLocation:
         if not isinstance(error.__cause__, Forbidden):
             raise
         raise UndecidedError(
-            f"{url}: its location may not be seen: permission {GET_BUCKET} is missing, and so is {LIST_OBJECTS}, with "
-            "which its storage layout is seen; grant one of them to the account in use"
+            f"{url}: its location cannot be read: the account in use has neither permission {GET_BUCKET} nor "
+            f"{LIST_OBJECTS}, which shows the storage layout; grant one of them"
         ) from error
 
 

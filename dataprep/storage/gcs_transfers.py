@@ -36,8 +36,8 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _WHOLE = re.compile("non-partial response|Content-Length Header missing|Range request not supported")
 _runtime_pid: int | None = None
 opening = threading.Lock()
-"""Held while a store of obstore is opened: 64 threads that begin at once would open as many, with a connection and all
-certificates of the system for each, in half a second."""
+"""Lock to open one obstore store at a time: 64 threads that begin together would each open one, with its own connection
+and all certificates of the system, which takes half a second."""
 
 
 def read_range(
@@ -93,7 +93,7 @@ def read_range(
 
 
 def runtime_is_of_parent() -> bool:
-    """Return whether obstore was used before this process forked: its threads are gone, so reads would never end."""
+    """Return whether obstore was used before this process forked: its threads are missing, so reads would never end."""
     global _runtime_pid
     if _runtime_pid is None:
         _runtime_pid = os.getpid()
@@ -206,7 +206,7 @@ class GrowingFile(BeatingStream):
             self._changed.notify_all()
 
     def end(self) -> None:
-        """Note that the file has its final size."""
+        """Note that the file is complete."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -126,7 +126,7 @@ class _Described(msgspec.Struct):
 
     sha: str
     card: Any = msgspec.field(name="cardData", default=None)
-    """Head of the repository's README.md, which its owner writes."""
+    """Front matter of the repository's README.md, which its owner writes."""
 
 
 _DESCRIBED = msgspec.json.Decoder(_Described)
@@ -208,7 +208,7 @@ def _sizes(place: HubPlace) -> Mapping[str, int]:
                 if path.startswith(inside):
                     found[path.removeprefix(inside)] = num_bytes
                 if len(found) > MAX_FILES:
-                    raise StorageError(f"{place.url}: over {MAX_FILES:,} files; name a folder of it")
+                    raise StorageError(f"{place.url}: more than {MAX_FILES:,} files; name one of its folders")
         except EntryNotFoundError:
             return {}
     return found
@@ -263,7 +263,7 @@ def _hub_errors(place: HubPlace, url: str = "") -> Iterator[None]:
     try:
         yield
     except errors.OfflineModeIsEnabled as error:
-        raise UsageError(f"{where}: HF_HUB_OFFLINE is set, so the Hub is not asked; unset it") from error
+        raise UsageError(f"{where}: HF_HUB_OFFLINE is set, so the Hub is not contacted; unset it") from error
     except errors.GatedRepoError as error:
         page = f"https://huggingface.co/datasets/{place.repository}"
         raise AccessError(f"{where}: its owner has terms of access: accept them at {page}, and {log_in}") from error
@@ -272,7 +272,8 @@ def _hub_errors(place: HubPlace, url: str = "") -> Iterator[None]:
             f"{where}: no dataset {place.repository} is on the Hub, or it is private: check the name, or {log_in}"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise UsageError(f"{where}: {place.repository} has no revision {quoted(place.revision)}; check it") from error
+        what = f"{place.repository} has no revision {quoted(place.revision)}"
+        raise UsageError(f"{where}: {what}; check its name") from error
     except errors.EntryNotFoundError as error:
         raise missing(where) from error
     except errors.HFValidationError as error:

@@ -30,7 +30,7 @@ SPOOL_FOLDER = "tmp"
 # A name that is taken and then free again means that another build is removing the file.
 PLACE_TRIES = 3
 STREAM_BUFFER_BYTES = 128 * 2**10
-# Removing a large image folder takes a minute; a process suspended in the meantime would make others wait forever.
+# Removing a large image folder takes a minute. A process suspended while it removes would make others wait forever.
 ALONE_WAIT_S = 120.0
 ALONE_POLL_S = 0.05
 _Walk: TypeAlias = "Iterator[base.ObjectInfo | _Walk]"
@@ -55,8 +55,8 @@ class LocalStorage:
     Args:
         links: Links that are followed when files are read. Users keep originals on other volumes that way; in a
             dataset, which may be a stranger's, a link must stay inside. Nothing is written or removed through a link.
-        build: Folder of a build below the root, which must exist: without it nothing can be written any more. It holds
-            the spool files. Without a build they are in `_build`, which is created.
+        build: Folder of a build below the root, for its spool files. It must exist, and nothing can be written once it
+            is gone. By default spool files are in `_build`, which is created.
         advice: What to do about a link that is not followed, for the error.
 
     Raises:
@@ -100,7 +100,7 @@ class LocalStorage:
         return _info(name, status)
 
     def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
-        """Ask for one file after the other."""
+        """Stat one file after the other."""
         found: list[base.ObjectInfo | None] = []
         for name in names:
             path = self._located(name)
@@ -114,8 +114,8 @@ class LocalStorage:
         return found
 
     def sizes(self, names: Collection[str]) -> dict[str, int]:
-        """Return the sizes of the files that exist, by name. Each of their folders is listed once, so that network file
-        systems answer for many files at a time."""
+        """Return the sizes of the files that exist, by name. Each folder is listed once, so that network file systems
+        answer for many files at a time."""
         by_folder: dict[str, set[str]] = {}
         for name in names:
             folder, _, last = name.rpartition("/")
@@ -231,8 +231,8 @@ class LocalStorage:
             while not _locked_now(descriptor):
                 if time.monotonic() > until_s:
                     raise StorageError(
-                        f"{self.url}: another process is removing or beginning a dataset there and has not finished; "
-                        "wait for it, or end it if it is suspended, then run the same command again"
+                        f"{self.url}: another process is removing or beginning a dataset there; wait until it has "
+                        "finished, or end it if it is suspended, then run the same command again"
                     )
                 time.sleep(ALONE_POLL_S)
             yield
@@ -315,11 +315,11 @@ class LocalStorage:
     def place_folders(self, aside: str, links: Iterable[tuple[str, str]]) -> None:
         """Create links below a folder, then move its content to the root, durably.
 
-        A folder in it is moved at once if the root has none of its name, otherwise its content one by one.
+        A folder in it is renamed if the root has no folder of that name; otherwise its files are moved one by one.
 
         Args:
             aside: The folder; if it does not exist, nothing is done.
-            links: For each link its name below that folder, and the relative path that it leads to.
+            links: Name of each link below that folder, and the relative path that it leads to.
 
         Raises:
             ConflictError: The name of a file is taken by another one.

@@ -1,4 +1,4 @@
-"""A bucket of originals that looks up the archives of a dataset at once, and remembers the objects that it listed."""
+"""A bucket of originals that requests the archives of a dataset together, and remembers listed objects."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataprep.storage import base
 
 
 class Expected:
-    """Another storage that knows the metadata of the objects that were expected, and sizes and versions of all listed
-    ones. A pickled copy is the other storage."""
+    """Wrapper of a storage that remembers the metadata of expected objects, and sizes and versions of listed ones. It
+    pickles as the wrapped storage."""
 
     def __init__(self, storage: base.Storage) -> None:
         self._storage = storage
@@ -31,7 +31,7 @@ class Expected:
         return self._storage.__reduce__()
 
     def expect(self, names: Sequence[str]) -> None:
-        """Read the metadata of some objects, with one request each at the same time, for later calls of `stat`."""
+        """Request the metadata of some objects concurrently, for later calls of `stat`."""
         new = [name for name in dict.fromkeys(names) if name not in self._known]
         if new:
             with ThreadPoolExecutor(len(new)) as threads:
@@ -62,7 +62,7 @@ class Expected:
         return [found[name] for name in names]
 
     def _as_listed(self, name: str) -> base.ObjectInfo | None:
-        """Return an object as it was first listed, without its checksum; None if it was not."""
+        """Return an object as it was first listed, without its checksum; None if it was not listed."""
         hashes, sizes, versions = self._listed
         if not hashes:
             return None

@@ -25,7 +25,7 @@ _PAGE_BYTES = 1 << 12
 
 
 class _UnreadableError(Exception):
-    """Bytes would have been read."""
+    """Raised instead of reading bytes."""
 
 
 class _Unreadable(io.RawIOBase):
@@ -53,7 +53,7 @@ class _Unreadable(io.RawIOBase):
 class ParquetFile:
     """A parquet file; only the requested row groups and columns are read, in the thread that requests them.
 
-    Files in buckets are read by Python, and a thread of Arrow's that still needs the interpreter when it ends would
+    Files in buckets are read by Python code, and a thread of Arrow that needs the interpreter while it shuts down would
     abort the process.
 
     Args:

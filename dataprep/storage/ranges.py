@@ -14,8 +14,7 @@ from typing import Any
 from dataprep.storage.base import NO_VERSION, Storage
 
 _GAP_BYTES = 1 << 20
-"""Expected ranges that are closer are read with one request: a bucket sends these bytes faster than it answers another
-request."""
+"""Expected ranges with smaller gaps are read with one request, because a bucket sends the gap faster than an answer."""
 _JOINED_BYTES = 1 << 26
 """Maximum size of such a request for several ranges, which is kept in memory."""
 # One connection to Cloud Storage gives some 50 MB/s; four fill what one process can use, in 20 MiB of memory.
@@ -31,8 +30,8 @@ class RangeWindow:
         window_bytes: Minimum number of bytes of a request; near the object's end a request starts earlier to reach this
             number. With 0 each request reads exactly the requested bytes.
         version: Version of the object to read; any by default.
-        most_bytes: Largest minimum. It doubles up to this while reads follow each other closely, like those of the
-            headers of a tar of small files, and is `window_bytes` again after a longer step.
+        most_bytes: Upper bound of the minimum, which doubles while reads follow each other closely, like reads of the
+            headers of a tar of small files, and falls back to `window_bytes` after a longer step.
     """
 
     def __init__(
@@ -172,7 +171,7 @@ class RangeStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill as much of a buffer as one range gives; 0 at the end."""
+        """Fill a buffer with bytes of one range, and return their number; 0 at the end."""
         if not self._block:
             self._ask()
             if not self._ahead:

@@ -1,4 +1,4 @@
-"""Places that are only read: what the Hugging Face Hub, S3, Azure Blob Storage and web servers have in common."""
+"""Read-only storage: the common part of the Hugging Face Hub, S3, Azure Blob Storage and web servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STREAM_BUFFER_BYTES = 1 << 20
 
 
 class ReadOnlyStorage(ABC):
-    """A place that is only read: every call that writes raises UsageError. See `Storage` for the contract of each."""
+    """A read-only place: every call that writes raises UsageError. See `Storage` for the contract of each."""
 
     url: str
     is_local = False

@@ -2,11 +2,11 @@
 
     s3://bucket/prefix       also R2, MinIO and others, at AWS_ENDPOINT_URL
     az://container/prefix    of AZURE_STORAGE_ACCOUNT_NAME
-    https://host/prefix      files of a web server; LISTING says which there are
+    https://host/prefix      files of a web server, which the file LISTING names
 
 Region, endpoint and credentials come from the environment variables of AWS's and Azure's own tools, so that workers
-inherit them and no URL, manifest or log holds them. obstore's search for a metadata server is never used: where there
-is none it takes minutes.
+inherit them and no URL, manifest or log holds them. obstore must not look for a metadata server: outside of a cloud
+that takes minutes.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ CONNECT_TIMEOUT_S = 10.0
 REQUEST_TIMEOUT_S = 300.0
 PAGE_OBJECTS = 1000
 LISTING = "listing.txt"
-"""File that lists the files of a web server, which has no listing of its own: one name a line."""
+"""File that lists the files of a web server, which cannot list them itself: one name a line."""
 MAX_LISTING_BYTES = 256 << 20
 LIST_COMMAND = f"find . -type f ! -name {LISTING} -printf '%P\\n' > {LISTING}"
 _NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|ContainerBeingDeleted")
 _OTHER_REGION = re.compile(r"redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed")
 _NO_NAME = re.compile(r"Encountered object with invalid path: (.*)")
 _SECRETS = re.compile(r": <.*|\?\S*=\S*")
-"""Parts of a message that are left out: pages of a server, and queries, which may hold a signature."""
+"""Parts that are cut from messages: HTML pages, and queries, which may hold a signature."""
 
 
 class RemoteStorage(ReadOnlyStorage):
     """A prefix of one of these places.
 
     Args:
-        deadlines: How soon reads give up; None: after five minutes of retries.
+        deadlines: Time after which reads give up; None: after five minutes of retries.
 
     Raises:
         UsageError: The URL does not name a bucket, container or host, or has a prefix that objects cannot have.
@@ -64,7 +64,7 @@ class RemoteStorage(ReadOnlyStorage):
     """Name of the kind of place, for messages."""
     example: ClassVar[str]
     credentials: ClassVar[str]
-    """What the user can do if the credentials are missing or not enough."""
+    """Advice for missing or insufficient credentials."""
 
     def __init__(self, url: str, deadlines: Deadlines | None = None) -> None:
         scheme, _, rest = url.partition("://")
@@ -123,7 +123,8 @@ class RemoteStorage(ReadOnlyStorage):
                         continue
                     if path < last:
                         raise StorageError(
-                            f"{self.url}: lists {quoted(path)} after {quoted(last)}; a store must list in order"
+                            f"{self.url}: lists {quoted(path)} after {quoted(last)}, expected sorted names; use a "
+                            "store that sorts them"
                         )
                     last = path
                     yield _info(name, meta)
@@ -170,7 +171,7 @@ class RemoteStorage(ReadOnlyStorage):
     def _store(self) -> ObjectStore:
         if runtime_is_of_parent():
             raise UsageError(
-                f"{self.url}: this process was forked after its parent had read from {self.kind}, and cannot; start "
+                f"{self.url}: this process cannot read from {self.kind}, because its parent did before the fork; start "
                 'workers with "spawn" or "forkserver", in PyTorch DataLoader(…, multiprocessing_context="spawn")'
             )
         with opening:
@@ -227,7 +228,7 @@ class RemoteStorage(ReadOnlyStorage):
 
 
 class BucketStorage(RemoteStorage):
-    """A prefix of a bucket or container, of which a level or a beginning can be listed alone."""
+    """A prefix of a bucket or container that can list one level of its names, or the first few."""
 
     def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         """Ask for a few objects at the same time; for more, list the folder that holds them all."""
@@ -337,7 +338,8 @@ class WebStorage(RemoteStorage):
             page = names[start : start + PAGE_OBJECTS]
             for name, info in zip(page, self.stats(page), strict=True):
                 if info is None:
-                    raise StorageError(f"{self.url_of(name)}: {LISTING} names it, but it does not exist; make it again")
+                    what = f"{LISTING} names it, but it does not exist"
+                    raise StorageError(f"{self.url_of(name)}: {what}; make {LISTING} again")
                 yield info
 
     def _open(self, options: ClientConfig) -> HTTPStore:

@@ -1,7 +1,7 @@
 """Local files that are not published (yet): spool files, and scratch files that no other process sees.
 
 A spool file is locked by its writer, so that files of dead processes can be removed. Its name contains the writer's
-host, because on network file systems a lock may be known to one host only.
+host, because on network file systems other hosts may not see the lock.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ HOST_DIGITS = 8
 """Number of the 32 digits at the end of a spool file's name that identify its host; the others are random."""
 TEMPORARY_PREFIX = "dataprep-spool-"
 _IN_USE = "in-use"
-"""Name of a spool file that its process holds as long as it needs the folder."""
+"""Name of a file that a process keeps locked as long as it needs the folder."""
 MOST_TRIES = 100
-"""Attempts to create a file while other processes may remove its folder as stale each time."""
+"""Attempts to create a file, because other processes may remove its folder as stale each time."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _making = threading.Lock()  # only one object for the process's folder: a second one, when dropped, would release locks
 
@@ -86,7 +86,7 @@ class SpoolFolder:
                     self._locks[path] = descriptor
                 return path
             os.close(descriptor)  # another process removed the file as stale before it was locked
-        raise StorageError(f"{self.folder}: no folder can be made here; choose another place")
+        raise StorageError(f"{self.folder}: no folder can be created here; choose another place")
 
     def sync(self, path: Path) -> int | None:
         """Make a spool file durable and return its size in bytes; None for a file that is not one of this object's.

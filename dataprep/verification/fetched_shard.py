@@ -94,8 +94,7 @@ def _table(data: bytes, schema: ShardSchema, name: str, findings: Findings) -> p
 
 
 def _check_stats(table: pa.Table, stats: bytes | None, name: str, result: ShardResult) -> None:
-    """Compare the counts of the stats with the rows of the parquet file, and store the shard's part of the split's
-    counts."""
+    """Compare the counts of the stats with the rows of the parquet file, and store them for the split's sums."""
     statuses, messages = (table.column(column).to_pylist() for column in ("status", "error_message"))
     by_status = Counter(statuses)
     by_reason = Counter(message or status for message, status in zip(messages, statuses, strict=True))
@@ -141,15 +140,14 @@ def _check_records(
                 _check_image(place, record, row, schema, result.findings)
         end = SHARD_ENDS[shard.manifest.format]
         if stream.read(len(end) + 1) != end:
-            raise FormatError(f"after {len(keys):,} records, bytes follow that do not end a shard")
+            raise FormatError(f"after {len(keys):,} records, got other bytes than the end of a shard")
     except FormatError as error:
         result.findings.add("format", where, str(error))
     result.count(keys, [], 0)
 
 
 def _paired(rows: list[Row], table: pa.Table, schema: ShardSchema) -> Iterator[tuple[Row, Sequence[Any]]]:
-    """Yield the rows of the index, each with its row of the parquet file. Raises FormatError if one has more rows than
-    the other."""
+    """Yield rows of the index, each with its row of the parquet file. Raises FormatError if their numbers differ."""
     columns = [table.column(column.name).to_pylist() for column in schema.columns]
     status = [column.name for column in schema.columns].index("status")
     successes = [values for values in zip(*columns, strict=True) if values[status] == SUCCESS]
@@ -159,7 +157,7 @@ def _paired(rows: list[Row], table: pa.Table, schema: ShardSchema) -> Iterator[t
 
 
 def _record_fault(record: bytes, row: Row, values: Sequence[Any], schema: ShardSchema, render: Renderer) -> str:
-    """Return how a record differs from its rows in index and parquet file; an empty text if it does not."""
+    """Return the difference between a record and its rows in index and parquet file; empty if there is none."""
     fields = dict(zip((column.name for column in schema.columns), values, strict=True))
     start = row.image_offset - row.record_offset
     image = record[start : start + row.image_bytes] if start >= 0 else b""

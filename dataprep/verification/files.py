@@ -175,7 +175,7 @@ class FolderFiles:
 def check_listing(
     storage: Storage, manifest: Manifest, dataset: Dataset, files: Mapping[str, FolderFiles], findings: Findings
 ) -> None:
-    """Compare the existing files with those that the manifest, or an image folder's index, names.
+    """Compare the existing files with the files that the manifest or an image folder's index names.
 
     Args:
         files: Files of an image folder, by split; a split whose index was not read completely is absent, and not
@@ -255,8 +255,7 @@ def _check_image_file(name: str, num_bytes: int, files: FolderFiles | None, find
 def _check_folders(
     root: Path, manifest: Manifest, split: SplitManifest, files: FolderFiles, findings: Findings
 ) -> None:
-    """Find folders without images, which torchvision's ImageFolder takes for classes, and compare the links of a
-    repeated split."""
+    """Find folders without images, which ImageFolder takes for classes, and compare the links of a repeated split."""
     name = image_root(manifest, split)
     for folder in sorted(_entries(root / name) - files.folders):
         if (root / name / folder).is_dir():
@@ -307,7 +306,7 @@ def _check_lines(storage: Storage, manifest: Manifest, split: SplitManifest, fin
 
 
 def _expected(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[tuple[str, Any]]:
-    """Yield the file of each sample relative to the folder of its split, and the checksum of its annotations."""
+    """Yield the file of each sample, relative to the folder of its split, and the checksum of its annotations."""
     root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
     for batch in open_index(storage, split).batches(["key", "label", ANNOTATIONS]):
         for key, label, crc32c in zip(*(column.to_pylist() for column in batch.columns), strict=True):

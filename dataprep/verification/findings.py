@@ -1,9 +1,9 @@
 """Findings of a verification: each has a place, and a kind from a small vocabulary.
 
-manifest    dataset.json cannot be read, contradicts itself, or names what no build would
+manifest    dataset.json cannot be read, contradicts itself, or names files that no build would
 missing     a file that the manifest or the index names does not exist
-extra       a file that nothing names exists where a reader would take it for a part of the dataset
-size        a file has another number of bytes
+extra       an unlisted file exists where a reader would take it for a part of the dataset
+size        a file has another size than listed
 digest      a file has the right size and another SHA-256 or CRC32C
 format      a shard, index or events file cannot be read as what it is
 record      one sample differs from its row in the index
@@ -16,7 +16,7 @@ link        a link of a physically repeated image folder is missing or leads els
 image       an image cannot be decoded, or has other sides than recorded (deep checks; sides in image folders always)
 view        a view of this revision cannot be read, or its rows contradict its counts
 column      a file of a column is missing, or is not the one that the column lists
-unread      the disk or bucket could not be read: neither right nor wrong is proved
+unread      the disk or bucket could not be read: nothing is known about its bytes
 leftover    files of a build or retry still exist: a warning, the dataset is complete
 labels      readers of an image folder number its classes differently: a warning
 card        README.md, croissant.json or _info.json was edited, or belongs to another revision: a warning, as users may
@@ -50,7 +50,7 @@ class Finding:
     where: str
     """Name of a file relative to the dataset's root, and the record in it, if any."""
     detail: str
-    """What was found and what was expected, on one line."""
+    """Found and expected values, on one line."""
 
 
 class Findings:

@@ -1,4 +1,4 @@
-"""`dataprep verify`: every byte of a dataset against its manifest, and everything that is recorded twice.
+"""`dataprep verify`: compares every byte of a dataset with its manifest, and everything that is recorded twice.
 
     dataset.json -> types, sums, names, published facts
     index, events, metadata -> digests, layout, agreement
@@ -171,7 +171,7 @@ def verify(url: str, *, deep: bool, workers: int, progress: Progress, replicas: 
     except errors.AccessError:
         raise
     except errors.StorageError as error:
-        raise errors.UndecidedError(f"{error}; so {storage.url} cannot be checked") from error
+        raise errors.UndecidedError(f"{error}; {storage.url} cannot be checked until it can be read") from error
     is_other = manifest is not None and is_adopted(manifest)
     if manifest is None:
         sums = {}
@@ -247,7 +247,7 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
 
 
 def check_views(storage: Storage, manifest: Manifest, findings: Findings) -> None:
-    """Read every row of the views of this revision; a view of another one is refused by whoever opens it."""
+    """Read every row of the views of this revision; views of other revisions are refused when they are opened."""
     for name in view_names(storage):
         where = f"{VIEWS}/{name}"
         try:
@@ -264,7 +264,7 @@ def check_views(storage: Storage, manifest: Manifest, findings: Findings) -> Non
 
 
 def check_columns(storage: Storage, manifest: Manifest, findings: Findings) -> None:
-    """Read every value of every column; shards that a column lacks are refused by whoever needs them."""
+    """Read every value of every column; shards that a column lacks are refused when they are needed."""
     for name in column_names(storage):
         try:
             for fault in column_faults(storage, manifest, name):
@@ -276,8 +276,7 @@ def check_columns(storage: Storage, manifest: Manifest, findings: Findings) -> N
 
 
 def check_replicas(storage: Storage, step: Callable[[str], None], findings: Findings) -> int:
-    """Compare the other copies on the list with this dataset, and return their number. The dataset's own bytes are
-    verified elsewhere."""
+    """Compare the other copies in `replicas.json` with this dataset, and return their number."""
     try:
         copies = [each.url for each in read_replicas(storage) if each.url != storage.url and is_bucket(each.url)]
         phases = dataset_phases(storage, shape_faults) if copies else ()
@@ -295,8 +294,7 @@ def check_replicas(storage: Storage, step: Callable[[str], None], findings: Find
 
 
 def consistency_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield contradictions inside a manifest, and between it and what builds write. Shape and layout must be checked
-    already."""
+    """Yield contradictions inside a manifest, and with what builds write. Expects no faults of shape or layout."""
     names = [split.name for split in manifest.splits]
     if manifest.order_version != ORDER_VERSION:
         yield f"order_version {manifest.order_version}, this dataprep reads {ORDER_VERSION}; update dataprep"
@@ -333,7 +331,7 @@ def published_faults(manifest: Manifest, dataset: Dataset, classes: tuple[str, .
 
 @dataclass(slots=True)
 class _SplitSum:
-    """Sum of what was found in the shards of a split."""
+    """Sums over the results of a split's shards."""
 
     shards: int = 0
     samples: int = 0
@@ -368,7 +366,7 @@ class _SplitSum:
 
 
 def _manifest(storage: Storage, findings: Findings) -> Manifest | None:
-    """Return the manifest; or add findings and return None, if the verification cannot continue with it."""
+    """Return the manifest; None, with findings, if the verification cannot continue."""
     try:
         manifest = read_manifest(storage)
     except errors.FormatError as error:
@@ -527,7 +525,7 @@ def _check_listing(
 
 @contextmanager
 def _reading(where: str, findings: Findings) -> Iterator[None]:
-    """Turn a reading error into a finding: `format`, `missing`, or `unread`, which decides nothing."""
+    """Turn a reading error into a finding: `format`, `missing`, or `unread`, which leaves the verdict open."""
     try:
         yield
     except (errors.StorageError, errors.UsageError) as error:  # UsageError: a link that leads out of the dataset
@@ -575,7 +573,7 @@ class _Adopted(NamedTuple):
 
 
 def _read(data: Storage, shard_file: str, row: _Adopted) -> bytes | tuple[str, str]:
-    """Return the bytes of an image, or the kind and the text of what is wrong with its file."""
+    """Return the bytes of an image, or kind and text of the finding about its file."""
     file = row.file or shard_file
     if row.image_bytes > MAX_IMAGE_BYTES:
         return "index", f"{row.image_bytes:,} bytes, expected at most {MAX_IMAGE_BYTES:,}"

@@ -1,5 +1,4 @@
-"""Checks a shard against the manifest and its rows of the index and, with `deep`, decodes its images; a shard is
-streamed once."""
+"""Checks a shard, streamed once, against manifest and index; with `deep` also decodes its images."""
 
 from __future__ import annotations
 
@@ -90,7 +89,7 @@ class Row(NamedTuple):
 
 
 def read_rows(storage: Storage, split: SplitManifest, number: int, findings: Findings) -> list[Row] | None:
-    """Return a shard's rows in an index whose digest and counts are right; None if the rows themselves are faulty."""
+    """Return a shard's rows of an index with correct digest and counts; None if the rows themselves are faulty."""
     where = split.index["file"]
     try:
         index = _open_index(_Indexed(storage.url, split.name, split.index["sha256"], split))
@@ -173,7 +172,8 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
 def _is_as_built(shard: CheckedShard, result: ShardResult) -> bool:
     """Return whether a shard has the bytes that a build writes for its rows of the index and the images in it.
 
-    This takes a third of the time of reading each record. Any other shard is read, which finds what differs.
+    This takes a third of the time of reading each record. Any other shard is read record by record, to find the
+    difference.
     """
     entry, manifest, rows = shard.entry, shard.manifest, shard.rows
     if rows is None or shard.deep or manifest.features:
@@ -216,7 +216,7 @@ def _is_as_written(reader: DigestingReader, row: Row, writer: ShardWriter, class
 
 
 class DigestingReader:
-    """Reads from a stream in large pieces, and digests them; a record is read in nine parts, most of them small."""
+    """Reads a stream in large pieces and digests them, because a record is read in nine parts, most of them small."""
 
     def __init__(self, stream: BinaryIO, digest: HashingWriter) -> None:
         self._stream, self._digest = stream, digest
@@ -261,8 +261,7 @@ def check_pixels(where: str, image: bytes, sides: tuple[int, int] | None, findin
 
 
 def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
-    """Read every file of a shard, and compare it with its row of the index; without rows there is nothing to
-    compare."""
+    """Read every file of a shard, and compare it with its row of the index, if there are rows."""
     if shard.rows is None:
         return
     storage, manifest, entry, rows = shard.storage, shard.manifest, shard.entry, shard.rows
@@ -310,8 +309,7 @@ def _open_index(indexed: _Indexed) -> Index:
 
 
 def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result: ShardResult) -> tuple[str, str] | None:
-    """Compare each record with its row of the index; return the kind and text of a fault of the shard as such, if
-    any."""
+    """Compare each record with its row of the index; return kind and text of a fault of the shard itself, if any."""
     fault = None
     where, expected, findings = shard.entry["file"], shard.entry["samples"], result.findings
     manifest, rows = shard.manifest, shard.rows
@@ -345,7 +343,7 @@ def _check_records(records: Iterator[StoredSample], shard: CheckedShard, result:
 
 
 def _difference(row: Row, stored: StoredSample) -> str:
-    """Return how a record differs from its row of the index; an empty text if it does not."""
+    """Return the difference between a record and its row of the index; empty if there is none."""
     sample, place = stored.sample, stored.placement
     found = (
         sample.key,

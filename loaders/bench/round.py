@@ -1,7 +1,7 @@
 """One round: a separate process takes batches as fast as they come, and prints one line of JSON.
 
-The job comes as JSON on stdin. The clock starts some batches after the first one: by then everything is imported and
-running, every worker has delivered, and every queue is as empty as it is at the end.
+The job comes as JSON on stdin. The clock starts some batches after the first one: by then everything is imported, every
+worker has delivered, and the queues are in the same state as at the end.
 """
 
 from __future__ import annotations
@@ -117,15 +117,14 @@ class Taken(TypedDict):
 
 def main() -> None:
     """Read the job, run it, and print the result."""
-    end_with(os.getppid())  # if the parent ended before this line, stdin has ended, too
+    end_with(os.getppid())  # if the parent ended before this line, so has stdin
     job = Job(**json.load(sys.stdin))
     hold_to_cores(job.workers)
     print(json.dumps(take_batches(*open_loader_of(job), job)), flush=True)
 
 
 def hold_to_cores(count: int) -> None:
-    """Restrict this process to `count` cores, the same in every round, so that threads beyond its workers gain
-    nothing."""
+    """Restrict this process to `count` cores, the same in every round, so that further threads gain nothing."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 

@@ -50,9 +50,9 @@ class StageShare:
     name: str
     busy_share: float
     get_wait_share: float
-    """Share of the time in which the stage's threads waited for the stage before it."""
+    """Share of the time that the stage's threads waited for the stage before it."""
     put_wait_share: float
-    """Share of the time in which the stage's threads waited for the stage after it."""
+    """Share of the time that the stage's threads waited for the stage after it."""
     busy_ms_per_image: float
     """Working time for one image, summed over all threads of the stage."""
 
@@ -115,8 +115,8 @@ class BenchRequest(Request):
     """Measure how fast the loader delivers the images of each URL.
 
     A URL is a dataset of dataprep, an image folder, tars (several tars are one dataset, and `{000..146}` is expanded),
-    or a TFDS directory. Each round is a process of its own; the table shows medians. The scripts in benchmarks/
-    compare other loaders with ours.
+    or a TFDS directory. Each round is a separate process; the table shows medians. The scripts in benchmarks/ compare
+    other loaders with ours.
     """
 
     urls: Texts = option("Datasets of any origin.", metavar="URL...", kw_only=False, group=READ)
@@ -140,14 +140,14 @@ class BenchRequest(Request):
     batches: int | None = option("Length of each round, in batches, instead of `seconds`.", default=None, low=1)
     rounds: int = option("Number of rounds.", default=5, low=1)
     compare: Path | None = option(
-        "Show the rates next to an earlier run's, whose --json is in this file.", default=None, metavar="FILE"
+        "Compare the rates with an earlier run, whose --json is in this file.", default=None, metavar="FILE"
     )
 
     def __post_init__(self) -> None:
         """Check each value, and their combination."""
         super().__post_init__()
         if self.seconds is not None and self.batches is not None:
-            raise UsageError("`seconds` and `batches` both set the length of a round; give one of them")
+            raise UsageError("`seconds` and `batches` both set the length of a round; give only one")
 
     @property
     def round_s(self) -> float:

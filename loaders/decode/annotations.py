@@ -1,4 +1,4 @@
-"""Annotations that go with their image: carried to a row's pixels (pure), and through a loader's `transform`.
+"""Annotations of images: mapped to a row's pixels (pure), and changed together with the image by a `transform`.
 
     stored fields ─carry through crop, scale and flip─▶ Annotations ─augment, with the image─▶ Annotations ─▶ fields
 
@@ -137,7 +137,7 @@ def transform_keypoints(
 
 
 def axes_of(view: RowView, annotated_size: tuple[int, int] | None) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return scale and shift of x, and of y: a coordinate times scale plus shift is its place in the row."""
+    """Return scale and shift of x and of y: coordinate * scale + shift is the position in the row."""
     height, width = annotated_size or (0, 0)
     stored_x = view.image_width / width if width else 1.0
     stored_y = view.image_height / height if height else 1.0
@@ -273,8 +273,8 @@ def _cut(points: NDArray[np.float64], distances: NDArray[np.float64]) -> NDArray
 def _fill(mask_HW: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
     """Set the pixels whose middles are in a polygon.
 
-    On each line of middles the polygon begins and ends where an edge crosses the line: every crossing changes all
-    pixels to the right of it, and an odd number of changes is inside.
+    On each line through pixel middles, every crossing with an edge flips all pixels to its right; pixels flipped an odd
+    number of times are inside.
     """
     height, width = mask_HW.shape
     if len(points) == 0:
@@ -305,7 +305,7 @@ def _crossings(
         points: Start of each edge, (P, 2).
         after: End of each edge.
         first: First line whose middle the edge reaches.
-        stop: First line that it no longer reaches.
+        stop: First line after it that the edge no longer reaches.
     """
     counts = stop - first
     edges = np.repeat(np.arange(len(points)), counts)
@@ -340,12 +340,12 @@ def _sampled(encoded: Mapping[str, Any], view: RowView) -> NDArray[np.bool_]:
 WITHOUT_SIZE = "if annotations are in pixels of the stored images, AnnotationFields(size=None) needs no such fields"
 """End of an error about missing fields with the size of annotations."""
 _LEAST_SIDE = 1e-3
-"""Least width and height of a box, pixels; libraries refuse a box that rounding has made empty."""
+"""Minimum width and height of a box, pixels; libraries refuse a box that rounding has made empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnotationFields:
-    """Fields of a sample that are annotations, and rules for objects that stay in a row; the defaults fit COCO.
+    """Fields of a sample that are annotations, and rules for the objects that are kept; the defaults fit COCO.
 
     Raises:
         UsageError: No field is an annotation, or a share is not from 0 to 1.

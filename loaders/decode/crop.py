@@ -20,11 +20,10 @@ from dataprep.errors import UsageError
 TRIES = 10
 """Number of boxes that are tried before the largest centred one is taken, as in torchvision."""
 WORDS = 24
-"""Random words for one position: area and ratio of each try, then top, left, flip, and a word that packs use for an
-image's number of tokens; a multiple of Philox's four."""
+"""Number of random words for one position: area and ratio of each try, then top, left, flip, and a word that packs use
+for an image's number of tokens; a multiple of Philox's four."""
 _SKIPPED_WORDS = 5_000
-"""Maximum number of words to make and discard between two positions: a second call takes as long as 5,000 words, 26
-us."""
+"""Maximum number of words to discard between two positions: a second call takes as long as 5,000 words, 26 us."""
 
 
 class View(NamedTuple):
@@ -61,7 +60,7 @@ class RowView(NamedTuple):
     """Height and width to which the crop is scaled."""
     out_top: int
     out_left: int
-    """Top left corner of the row in the scaled crop; above 0 where an evaluation takes the middle, below 0 in a
+    """Top left corner of the row in the scaled crop; above 0 for the centre crop of an evaluation, below 0 in a
     letterbox."""
     flip: bool
     """Whether the row is mirrored, left to right, as the last step."""
@@ -187,8 +186,7 @@ def _views(
 
 
 class WholeViews(NamedTuple):
-    """Boxes that keep the shape of their images, flips, and a spare random number; each of shape (images,) unless
-    noted."""
+    """Boxes of the shape of their images, flips, and a spare random number; shape (images,) unless noted."""
 
     boxes: NDArray[np.int64]
     """(images, 4): top, left, height and width, pixels."""
@@ -276,7 +274,7 @@ def transform_generator(seed: int, position: int, view: int = 0) -> np.random.Ge
 
 
 def _of_view(purpose: str, view: int) -> str:
-    """Return the purpose of a view's random words: each view has its own stream, independent of other views."""
+    """Return the purpose of a view's random words, so that each view has its own stream."""
     return f"{purpose}/{view}" if view else purpose
 
 

@@ -55,7 +55,7 @@ MAX_SCALED_SIDE = 1 << 24
 RESIZE_VERSION = 1
 """Version of the extension's arithmetic; part of a decoder's name."""
 FILTERS: dict[Interpolation, int] = {"bilinear": 0, "bicubic": 1, "bilinear-no-antialias": 2}
-"""Numbers of the interpolations in the extension."""
+"""The extension's numbers of the interpolations."""
 _NOT_BUILT = (
     "loaders.decode._jpeg was not built; install a wheel of tpu-dataprep, which has it, or install a C compiler and "
     "the headers of libjpeg-turbo (libjpeg-turbo8-dev or libjpeg62-turbo-dev) and then tpu-dataprep again"
@@ -485,15 +485,15 @@ def _reason(error: BaseException) -> str:
 
 _SCAN, _START_OF_IMAGE = 0xDA, b"\xff\xd8"
 _WITH_ONE_SCAN = (0xC0, 0xC1)
-"""Frames whose rows are coded one after another, if all components are in the first scan; others are progressive, or
-coded arithmetically."""
+"""Markers of frames whose rows are coded one after another, if all components are in the first scan; others are
+progressive or arithmetic."""
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _SEGMENTS = frozenset(range(0xC0, 0xFF)) - frozenset(range(0xD0, 0xDA))
 """Markers with a length after them."""
 _BELOW = 2
 """Extra rows below the last needed one: chroma with half of the rows is smoothed with the row below."""
 _LEAST_SAVED = 16
-"""Smallest number of saved rows that makes up for copying the file with another header."""
+"""Minimum number of saved rows for which copying the file with another header pays off."""
 
 
 def without_lower_rows(data: bytes | memoryview, rows: int) -> bytes | bytearray | memoryview:
@@ -504,8 +504,8 @@ def without_lower_rows(data: bytes | memoryview, rows: int) -> bytes | bytearray
         rows: Number of rows that are needed, from the top.
 
     Returns:
-        A copy with a smaller height in its header; the file as it is if that saves little, if rows are not coded from
-        top to bottom, or if the header is unusual.
+        A copy with a smaller height in its header; the file itself if that saves little, if rows are not coded from top
+        to bottom, or if the header is unusual.
     """
     found = _find_height(data)
     if found is None:

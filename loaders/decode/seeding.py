@@ -1,9 +1,8 @@
-"""Transforms whose libraries draw from process-wide random generators run in processes where nothing else draws.
+"""Separate processes for transforms whose libraries draw from process-wide random generators.
 
-Seeding the generators of the user's process would overwrite the user's own draws, and the user's thread would take
-draws of the transform. So a thread of a loader sends an image to a process that only runs the transform, and waits for
-the result. In that process, in a loader's worker and in a DataLoader's worker, the generators are seeded for each
-image.
+Seeding those generators in the user's process would change the user's own draws, and the user's draws would change the
+transform's. So a thread of a loader sends an image to a process that only runs the transform, and waits for the result.
+In that process, in a loader's worker and in a DataLoader's worker, the generators are seeded for each image.
 
     decoding thread -> process    (seed, arguments)
     process -> decoding thread    (result | exception, traceback, CPU seconds)
@@ -93,7 +92,7 @@ def is_worker() -> bool:
 
 
 def is_ours() -> bool:
-    """Whether this process is ours, so that no code of the user draws here while a transform runs."""
+    """Whether this process is ours, so that no user code draws here while a transform runs."""
     if is_worker():
         return True
     torch_data = sys.modules.get("torch.utils.data")
@@ -234,13 +233,13 @@ class _Helper:
             code = self._process.wait()
             if code == UNGUARDED:
                 raise UsageError(
-                    "the transform is defined in the program, which the process that runs it imports; put what uses "
-                    'the loader under `if __name__ == "__main__":`, or define the transform in a module of its own'
+                    "the transform is defined in the program, which the process that runs it imports; put the code "
+                    'that uses the loader under `if __name__ == "__main__":`, or define the transform in its own module'
                 ) from None
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             raise StorageError(
-                f"loader: the process of a transform died ({how}); resume from the last state, with fewer threads "
-                "where memory ran out"
+                f"loader: the process of a transform died ({how}); resume from the last state, with fewer threads if "
+                "memory ran out"
             ) from None
         return answer
 
@@ -304,7 +303,7 @@ def _name(transform: object) -> str:
     return str(kind.__qualname__)
 
 
-_ADVICE = 'put what uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
+_ADVICE = 'put the code that uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
 
 
 def end_if_worker() -> None:
@@ -323,7 +322,7 @@ def check_program(processes: int) -> None:
 
 
 def unguarded(processes: int) -> UsageError:
-    """Return the error for a worker that ended with UNGUARDED."""
+    """Return the error for a worker that ended with exit code UNGUARDED."""
     return UsageError(
         f"processes={processes}: each worker process imports the program, and opened its loader again; {_ADVICE}"
     )

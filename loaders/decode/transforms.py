@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PilTransform(SeededTransform):
-    """Turn an augmentation of PIL images that draws from global random generators, as timm's do, into a `transform`.
+    """Turn an augmentation of PIL images that draws from global random generators, such as timm's, into a `transform`.
 
         from timm.data.auto_augment import rand_augment_transform
         open_loader(url, batch_size=1024, transform=PilTransform(rand_augment_transform("rand-m9-mstd0.5", {})))
@@ -50,8 +50,7 @@ class PilTransform(SeededTransform):
 
 
 _HALF_PIXEL = 0.5
-"""Middle of a pixel: torchvision's flips and albumentations count points from the middles of pixels, but boxes from
-their edges."""
+"""Middle of a pixel: torchvision's flips and albumentations count points from pixel middles, but boxes from edges."""
 
 
 class TorchvisionTransform(SeededTransform, AnnotationTransform):

@@ -37,7 +37,7 @@ TIMELINE_STEPS = 200
 def diagnose(
     setup: RunSetup, device: Device, *, seconds: float = 2.0, progress: Callable[[str], None] = lambda what: None
 ) -> Diagnosis:
-    """Measure a run and its stages, and say what limits it.
+    """Measure a run and its stages, and find what limits it.
 
     Args:
         seconds: Length of the run that is watched; each stage takes half of it.
@@ -85,7 +85,7 @@ def _diagnosed(
             observed = observe(setup, device, seconds)
             stages.measure_stages(observed.images_per_s)
         compute_alone = stages.alone["compute"].images_per_s
-        # A run may find in the page cache what fetching alone reads from the disk.
+        # A run may find data in the page cache that fetching alone reads from the disk.
         in_turn = stages.rates(setup).fetch_in_turn
         compared = [each for each in stages.alone.values() if each.name != "fetch" or not in_turn]
         undecided = contradiction(
@@ -192,7 +192,7 @@ def apply_best(
 
     A cache that is not full after `fill_s` seconds is not tried; the verdict says so.
     """
-    # Over a slow link, or with a cache that is too small, the run was measured with other settings than it has.
+    # Over a slow link, or with a cache that is too small, the run was measured with settings other than its own.
     borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size", "cache_dir")}
     setup = replace(setup, config=replace(setup.config, **borne))
     for fix in found.fixes:
@@ -221,12 +221,11 @@ def apply_best(
 MOST_TRIED = 5
 """Maximum number of changes that are tried.
 
-Each takes as long as the run itself was watched, and twice that if it is repeated. For data behind a link four changes
-can be tried; the first or second is usually so fast that no other can be faster.
+Each takes as long as the run itself was watched, or twice as long if it is repeated. For data in a bucket four changes
+can be tried; the first or second is usually so fast that no other can beat it.
 """
 SMALL_GAIN = 1.2
-"""If the best change gains less than this, the unchanged run is measured once more: two runs of one setting may differ
-by 5 %."""
+"""If the best change gains less, the unchanged run is measured again: two runs of one setting may differ by 5 %."""
 DISTURBED = 0.8
 """Share of the prediction below which a trial is repeated, because another program may have disturbed it."""
 
@@ -291,7 +290,7 @@ def _try_leading(
 
 
 def _tried(stages: Stages, fix: Fix) -> float | None:
-    """Return the images/s of a run with a change; None if the change cannot be tried here."""
+    """Return the images/s of a run with a change; None if it cannot be tried on this machine."""
     if fix.name == "cache":
         return stages.tried_cached()
     if fix.needs == "restart":

@@ -45,8 +45,7 @@ if TYPE_CHECKING:
 MAX_LONGER = 10.0
 """Longest overrun of a slow measurement, as a multiple of its seconds."""
 COLD_MEMORY_SHARE = 0.5
-"""Local data smaller than this share of the memory stay in the page cache after the first epoch; the later epochs are
-then measured."""
+"""Local data below this share of the memory stay in the page cache, so epochs after the first are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +62,13 @@ class Fetched:
     own_cores: float
     """Cores used by the process that fetched alone."""
     one_process_images_per_s: float
-    """Rate of that process, Several processes together may be faster, because the interpreter lock limits each."""
+    """Rate of that process. Several processes together may be faster, because the interpreter lock limits each."""
 
 
 def fetch_rate_alone(
     loader: Loader, config: LoaderConfig, seconds: float, busy_cores: float, *, keep: int = 0, share: float = 1.0
 ) -> Fetched:
-    """Fetch what a loader would fetch, as far ahead as it would, and discard the bytes.
+    """Fetch the same bytes as a loader, as far ahead, and discard them.
 
     One process fetches, with the requests of all processes of the run in flight.
 
@@ -89,7 +88,7 @@ def fetch_rate_alone(
         config = replace(config, cache_dir=None)  # its shortened entries would later be taken for complete images
         storage = cast("Storage", _ShortReads(with_deadline(storage, config.deadline_s), share))
     burst = batches_per_burst(storage, config)
-    index = dataset.open_index(config.deadline_s)  # one of its own, because reading the index is part of fetching
+    index = dataset.open_index(config.deadline_s)  # a separate one, because reading the index is part of fetching
     alone = config
     if not storage.is_local and config.processes:
         alone = replace(config, processes=0, reads_in_flight=reads_in_flight(storage, config))
@@ -223,9 +222,9 @@ def forget_files(dataset: Dataset) -> None:
 LONGER = 4
 """Factor by which the deadline of a read is raised."""
 MOST_DEADLINE_S = 20.0
-"""Longest deadline that is tried: a server that answers later counts as gone."""
+"""Longest deadline that is tried: a slower server counts as gone."""
 LEFT_BEHIND_S = 30.0
-"""Longest wait for the reads of a loader that was closed: until they end, they take the link from the next run."""
+"""Longest wait for the reads of a closed loader: until they end, they take bandwidth from the next run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +237,7 @@ class Attempt:
     is_narrow: bool = False
     """Whether fewer reads are in flight: more of them at once would get no answer in time."""
     batches: int = 1
-    """Number of this run's batches that have as many images as one batch of the run as it is set up."""
+    """Number of batches of this run that together have as many images as one batch of the original setup."""
     cache: str = ""
     """Sentence that says how a run with a cache was measured; empty for one without."""
 
@@ -294,14 +293,14 @@ def _answering(setup: RunSetup) -> Storage | None:
 
 
 def _half(reads: int, processes: int) -> int:
-    """Return half of the reads in flight, a multiple of the processes; 0 if each process has only one."""
+    """Return about half of the reads in flight, as a multiple of the processes; 0 if each process has only one."""
     processes = max(1, processes)
     return reads // processes // 2 * processes
 
 
 def _enough_images(config: LoaderConfig, reads: int) -> int:
-    """Halve the batch as long as the batches ahead have room for `reads`, and return its size: with full batches the
-    first step would take minutes over a slow link."""
+    """Return the smallest batch, halved repeatedly, with which the batches ahead still allow `reads`: with full batches
+    the first step would take minutes over a slow link."""
     batch_size = config.batch_size
     while batch_size % 2 == 0 and config.prefetch_batches * batch_size // 2 >= ROOM * reads:
         batch_size //= 2
@@ -334,8 +333,8 @@ def with_full_cache(
 ) -> Attempt:
     """Fill the cache of a run that reads from a bucket, and return the run with a sentence about it.
 
-    Without a cache, or with data on a disk, the run stays as it is. A cache that cannot hold the split, or is not full
-    in time, is left out, because its content would depend on earlier reads.
+    Without a cache, or with data on a disk, the run stays as it is. A cache that is too small for the split, or not
+    full in time, is left out, because its content would depend on earlier reads.
 
     Raises:
         DataprepError: The data cannot be read.
@@ -355,8 +354,7 @@ def with_full_cache(
 
 
 def lacking_after(loader: Loader, config: LoaderConfig, fill_s: float) -> str:
-    """Fill the cache that the config names; return a clause about its content if it is not full in time, else an empty
-    text."""
+    """Fill the cache that the config names; return a clause about its content, empty if it is full in time."""
     total = loader.order.num_samples
     fetched = fetch_all_once(loader, config, fill_s)
     if fetched == total:

@@ -34,7 +34,7 @@ class StageRate:
     images_per_s: float
     """Rate while no other stage runs; for `compute` the rate of the run's own steps, if these were faster."""
     cpu_s_per_image: float
-    """CPU time on the whole machine, including other processes that serve this stage."""
+    """CPU time on the machine, including other processes that serve this stage."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,11 +44,11 @@ class StepTimes:
     started_s: float
     """Start of the step, counted from the start of the first step in the list."""
     wait_s: float
-    """Time in which the loop waited for a batch."""
+    """Time that the loop waited for a batch."""
     transfer_s: float
-    """Time in which the device waited for the batch to arrive; 0 if it was transferred during the step before."""
+    """Time that the device waited for the batch to arrive; 0 if it was transferred during the step before."""
     compute_s: float
-    """Time in which the device computed."""
+    """Time that the device computed."""
 
 
 class Changes(TypedDict, total=False):
@@ -76,7 +76,7 @@ class Fix:
     `decoder`."""
     settings: Changes
     needs: Literal["restart", "rebuild", "copy"]
-    """What the change needs: a run with other settings, the dataset built again, or a copy in another bucket."""
+    """Effort of the change: a run with other settings, a rebuilt dataset, or a copy in another bucket."""
     images_per_s: float
     """Rate of a short run with the change if it was tried, otherwise the prediction."""
     predicted_images_per_s: float
@@ -93,7 +93,7 @@ class Fix:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bound:
-    """Upper bound of the rate if one part of a run is made faster: the rate of a run without the part."""
+    """Upper bound of the rate if one part of a run becomes faster: the rate of a run without the part."""
 
     images_per_s: float
     """Rate of a short run without the part if it was tried, otherwise the prediction."""
@@ -114,14 +114,13 @@ class TransformCost:
     name: str
     """Place of its definition, `MODULE:NAME`; several are separated by commas."""
     s_per_image: float
-    """Time of a thread, waits for the interpreter lock included."""
+    """Time of a thread, including waits for the interpreter lock."""
     cpu_s_per_image: float
     """CPU time of that thread."""
     prepare_s_per_image: float
-    """Time for which a thread prepares an image: decoding, cropping and the transform."""
+    """Time that a thread takes to prepare an image: decoding, cropping and the transform."""
     holds_lock: bool
-    """Whether the threads of a process take turns in it: together they call it hardly more often than one thread could,
-    while cores are idle."""
+    """Whether the threads of a process take turns in it, and all together call it hardly more often than one could."""
     without: Bound | None
     """A run without the transform: a faster transform can bring the rate up to this bound. None if preparing does not
     limit the run, or if that is undecided."""
@@ -151,10 +150,9 @@ class Diagnosis:
     predicted_images_per_s: float
     """Rate predicted from the stages alone."""
     contention: str
-    """Why the stages together are more than a tenth slower than predicted; empty if they are not."""
+    """Reason why the stages together are more than a tenth slower than predicted; empty if they are not."""
     utilisation: float
-    """Accelerator's utilisation: observed rate divided by the rate of compute alone, 0..1. MLPerf Storage passes at
-    0.9."""
+    """Accelerator's utilisation: observed rate / rate of compute alone, 0..1. MLPerf Storage passes at 0.9."""
     stages: tuple[StageRate, ...]
     wait_share: float
     """Share of all steps' time in which the loop waited for a batch; the three shares add up to 1."""
@@ -178,8 +176,8 @@ class Diagnosis:
     allocation: dict[str, float] = field(default_factory=dict)
     """Cores that each stage takes at that rate."""
     undecided: str = ""
-    """Why neither `limit` nor a change can be named: the measured rates contradict each other, or other programs may be
-    the reason for them; empty otherwise."""
+    """Reason why neither `limit` nor a change can be named: the measured rates contradict each other, or other programs
+    may have caused them; empty otherwise."""
     compute_alone_images_per_s: float = 0.0
     """Rate of the device in its own measurement. The stage `compute` has a higher one if the run's own steps were
     faster: each is a lower bound of the device's rate."""
@@ -205,7 +203,7 @@ class Option:
     name: str
     """Name as it is typed, e.g. `--num_workers`."""
     unit: int = 1
-    """Number by which a setting is divided: a batch of 128 images may be `--batch_size 64` on each of 2 devices."""
+    """Divisor for the setting's value: a batch of 128 images may be `--batch_size 64` on each of 2 devices."""
     value: str = ""
     """Word to print instead of the setting's value; empty: the value is printed."""
 
@@ -216,8 +214,7 @@ class Option:
 
 
 Options = Mapping[str, Option]
-"""Options by the names of the settings (`loaders.diagnosis.findings.Changes`); a setting without an option cannot be
-set."""
+"""Options by the names of the settings (`Changes`); a setting without an option cannot be set."""
 
 _SETTINGS = ("threads", "processes", "decoder", "prefetch_batches", "reads_in_flight", "batch_size", "transfer_ahead")
 DIAGNOSE: Options = {name: Option(f"--{name.replace('_', '-')}") for name in _SETTINGS} | {

@@ -38,7 +38,7 @@ are off by 6 % or more, and a third by 10 %."""
 NEAR = 1.15
 """Largest ratio of a stage's rate to the slowest stage's at which the stage may be the limit as well."""
 EFFORTS = ("restart", "rebuild", "copy")
-"""Efforts of changes, the least first."""
+"""Efforts of changes, the smallest first."""
 _PREPARING = frozenset({"prepare", "cores", "contention"})
 """Limits that a faster transform can lift."""
 SAME_REGION_READ_S = 0.005
@@ -61,8 +61,8 @@ class _Change:
     request_latency_s: float | None = None
     """Latency of a read if the change moves the data; None if it does not."""
     closes_gap: bool = False
-    """Whether the change may also remove what keeps the run below its prediction; the change's prediction is then not
-    lowered by that."""
+    """Whether the change may close the gap between the run and its prediction, so that its own prediction ignores the
+    gap."""
 
 
 def find_fixes(stages: Stages, run: Measured) -> list[Fix]:
@@ -79,8 +79,8 @@ def find_fixes(stages: Stages, run: Measured) -> list[Fix]:
 
 
 def _answered(source: Callable[[Stages], Iterator[_Change]], stages: Stages) -> Iterator[_Change]:
-    """Yield the changes of a source until one of them makes reads miss their deadline, as more of them may do over a
-    narrow link: then a run with it would end."""
+    """Yield the changes of a source until one makes reads miss their deadline, as more reads may do over a narrow link:
+    a run with it would fail."""
     try:
         yield from source(stages)
     except UnansweredError:
@@ -154,11 +154,11 @@ def _predicted(change: _Change, stages: Stages, run: Measured) -> Fix:
 def ranked(fixes: Sequence[Fix]) -> list[Fix]:
     """Sort changes by rate and keep the best of each name; among the best ones the least effort comes first."""
     # The first change is the one that is applied and tried, so it must be worth its effort. Rates within TIE of the
-    # best are equal for a user: measurements of one run differ by 2 to 3 %, and a restart costs less than a rebuild
-    # or a copy. A rate that was measured in a whole run is preferred down to TRUSTED of one that is only predicted,
-    # because a third of all predictions are off by 10 %. A measured change never gives way to a predicted one by
-    # that rule: both bounds are shares of the best rate, and a tie is wider only for what was tried. Without the
-    # bounds an optimistic prediction of a rebuild would always push a sure restart to the second place.
+    # best are equal for a user: measurements of one run differ by 2 to 3 %, and a restart costs less than a rebuild or
+    # a copy. A rate measured in a complete run is preferred down to TRUSTED of one that is only predicted, because a
+    # third of all predictions are off by 10 %. A measured change never loses to a predicted one by that rule: both
+    # bounds are shares of the best rate, and the wider one applies only to tried changes. Without the bounds an
+    # optimistic prediction of a rebuild would always beat a certain restart.
     best_of_name: dict[str, Fix] = {}
     for fix in sorted(fixes, key=lambda fix: -fix.images_per_s):
         best_of_name.setdefault(fix.name, fix)
@@ -210,7 +210,7 @@ def _workers_reason(settings: Changes) -> str:
 
 
 def _fewer_compute_threads(stages: Stages) -> Iterator[_Change]:
-    """Yield smaller numbers of threads for a model that computes on the cores that decode.
+    """Yield smaller numbers of threads for a model that computes on the same cores as decoding.
 
     Threads of one step wait for each other, mostly spinning. If decoding takes a core from one of them, all others wait
     for it, so many threads are slower than few. No stage alone shows by how much, so complete runs are measured.
@@ -308,7 +308,7 @@ def _nearer_bucket(stages: Stages) -> Iterator[_Change]:
     # a shorter request raises the rate in proportion, until bandwidth is the limit. The largest rate that was seen with
     # more requests in flight is the bandwidth that is known to exist; a higher one may exist, but nothing here shows
     # it. A request also takes the time of its bytes, which distance does not change: only the latency is exchanged for
-    # that of a bucket in the region, and no request gets faster than that.
+    # the latency of a bucket in the region, and no request gets faster than that.
     fetch = stages.fetched.rate
     request_s = stages.fetched.in_flight / fetch.images_per_s
     nearer_s = max(SAME_REGION_READ_S, request_s - latency_s + SAME_REGION_READ_S)

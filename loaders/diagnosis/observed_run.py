@@ -1,4 +1,4 @@
-"""A run as a user sets it up, the device that it feeds, and its rate over some seconds.
+"""A run as the user set it up, the device that it feeds, and its rate over some seconds.
 
 The device is a real model on a real device, or a simulated one, which takes time but no core, like an accelerator:
 
@@ -82,7 +82,7 @@ def using_threads(device: Device, count: int | None) -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Simulated:
-    """A device that waits for as long as its rates say."""
+    """A device that sleeps instead of computing, according to its rates."""
 
     name: str
     images_per_s: float
@@ -171,7 +171,7 @@ def endless(loader: Loader) -> Iterator[Batch]:
 
 
 def feed(batches: Iterator[Batch], device: Device, transfer_ahead: int) -> Generator[FedStep]:
-    """Train on batches, one step for each item that is taken. Times are those of `time.perf_counter`.
+    """Train on batches, one step for each item that is taken. Times are from `time.perf_counter`.
 
     Args:
         batches: Batches of a loader; with `transfer_ahead` another thread takes them.
@@ -337,13 +337,13 @@ def batches_per_burst(storage: Storage, config: LoaderConfig) -> int:
     """Return the number of batches that may arrive together.
 
     Reads that began together share the link to a bucket and end together, so all batches in flight may come at nearly
-    the same time. Only over a multiple of this number is the rate the link's.
+    the same time. Only a multiple of this number shows the rate of the link.
     """
     return 1 if storage.is_local else config.prefetch_batches
 
 
 def observe(setup: RunSetup, device: Device, seconds: float) -> ObservedRun:
-    """Train for some seconds and whole bursts of batches; the first steps, while queues fill, are not counted."""
+    """Train for some seconds and complete bursts of batches; the first steps, while queues fill, are not counted."""
     with setup.open() as loader, using_threads(device, setup.compute_threads):
         steps = feed(endless(loader), device, setup.transfer_ahead)
         burst = batches_per_burst(loader.dataset.storage, loader.config)

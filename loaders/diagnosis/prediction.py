@@ -1,11 +1,11 @@
 """Prediction of a run's rate from the rates of its stages alone: pure arithmetic.
 
 An image is fetched (F), prepared (P), transferred (H) and computed (G). Stages that run at the same time are bounded by
-the slowest one or by the cores that they share; the times of stages that take turns add up. How near to that bound a
-run comes depends on how many batches may wait between the stages, so some hundred batches are simulated. The second
-part finds how many images to request ahead so that fetching no longer limits a run. The third finds which changes to
-try: an untried change's rate is between its prediction times the smallest and times the largest ratio of measured to
-predicted rate of such changes. A change is left out if its upper bound is below another's lower bound.
+the slowest one or by the cores that they share; the times of stages that take turns add up. How close a run comes to
+that bound depends on the number of batches that may wait between the stages, so some hundred batches are simulated. The
+second part finds how many images to request ahead so that fetching no longer limits a run. The third finds which
+changes to try: an untried change's rate is between its prediction times the smallest and times the largest ratio of
+measured to predicted rate of such changes. A change is left out if its upper bound is below another's lower bound.
 
 Sources: Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training" (VLDB 2021), for the rates and the stalls;
 Kuchnik et al., "Plumber" (MLSys 2022), for the division of cores.
@@ -24,7 +24,7 @@ from loaders.diagnosis.findings import STAGES, Fix, Limit, Stage
 COMPUTE_BOUND = 0.95
 """Share of the rate of compute alone from which on the device counts as the limit."""
 SIMULATED_BATCHES = 400
-"""Batches that are simulated; the first quarter, in which queues fill, does not count."""
+"""Batches that are simulated; the first quarter, while queues fill, does not count."""
 CONTENTION = 0.9
 """Share of the prediction below which the stages slow each other down."""
 
@@ -55,7 +55,7 @@ class Rates:
     cores: float
     """Cores of the machine that these stages may use."""
     transfer_ahead: bool
-    """Whether a batch is transferred while the step before runs, or the step waits for it."""
+    """Whether a batch is transferred while the step before runs; otherwise the step waits for it."""
     fetch_in_turn: bool
     """Whether the threads that prepare also fetch (from a local disk), so that the times add up."""
     batches: Batches
@@ -108,8 +108,8 @@ def _simulated(rates: Rates, bound: Prediction) -> float:
     """Return the images/s of some hundred simulated batches, which wait for each other as in a run.
 
     Each stage begins with a batch when the stage before has finished it and it has finished the batch before itself.
-    Fetching also waits until there is room, i.e. until the batch `ahead` places earlier was taken; sending waits until
-    the step of the batch `on_device` places earlier has started.
+    Fetching also waits for room, i.e. until the batch `ahead` places earlier was taken; sending waits until the step of
+    the batch `on_device` places earlier has started.
     """
     alone, batches = rates.images_per_s, rates.batches
     fetch_s, transfer_s, compute_s = (batches.images / alone[name] for name in ("fetch", "transfer", "compute"))
@@ -119,7 +119,8 @@ def _simulated(rates: Rates, bound: Prediction) -> float:
     for number in range(SIMULATED_BATCHES):
         fetched_s = max(taken.popleft() + batches.fetch_latency_s, fetched_s + fetch_s)
         prepared_s = max(prepared_s, fetched_s) + prepare_s * batches.jitter[number % len(batches.jitter)]
-        # A thread that sends takes a batch when the one before is sent; without it the step before must be finished.
+        # A sending thread takes a batch when the one before is sent; without such a thread the step before must be
+        # finished.
         taken_s = max(prepared_s, max(sent_s, started.popleft()) if batches.on_device else done_s)
         sent_s = taken_s + transfer_s
         started_s = max(sent_s, done_s)
@@ -165,29 +166,30 @@ def allocate(rates: Rates, most_cores: Mapping[Stage, float]) -> tuple[float, di
 
 
 MORE_AHEAD = 4
-"""Factor by which changes raise the batch size, and the threads of a transform that waits; the requests in flight are
-raised by at least this factor."""
+"""Factor for raising the batch size, and the threads of a transform that waits; requests in flight are raised by at
+least this factor."""
 BEYOND = 2.0
 """Target rate of fetching alone, relative to the next limit. In a run, requests share cores with the other stages and
 take longer than alone: with just enough requests to reach the next limit alone, a run would stay below it."""
 MOST_READS = 512
 """Number of requests in flight up to which they are raised by more than MORE_AHEAD: each takes a thread."""
 ROOM = 2
-"""Images in the batches ahead for each request in flight: those that have arrived and wait to be decoded, or for the
-rest of their batch, are in flight no longer."""
+"""Images in the batches ahead for each request in flight. More than one, because images that have arrived wait to be
+decoded, or for the rest of their batch."""
 BUSY_INTERPRETER = 0.9
-"""Cores that one fetching process uses, from which on its interpreter lock may limit it."""
+"""Cores in use by one fetching process from which on its interpreter lock may limit it."""
 
 
 def reads_needed(in_flight: float, fetch: float, beyond: float, usual: int) -> int:
-    """Return the requests in flight that fetching needs to be no longer the limit, if its rate grows in proportion.
+    """Return the number of requests in flight with which fetching is no longer the limit, if its rate grows in
+    proportion.
 
     The number is at least a loader's default: with few requests each takes more CPU time, which makes `beyond` too low.
 
     Args:
         in_flight: Images in flight now.
         fetch: Images/s of fetching alone with them.
-        beyond: Images/s of the run if fetching were not a limit.
+        beyond: Images/s of the run if fetching were not the limit.
         usual: Requests in flight by default.
     """
     wanted = min(BEYOND * beyond / fetch * in_flight, MOST_READS)
@@ -201,7 +203,7 @@ def batches_needed(reads: int, rows: int) -> int:
 
 def rate_of_processes(fetch: float, own_cores: float, processes: int) -> float:
     """Return the images/s that several processes fetch, from the rate of one that has the requests of all of them in
-    flight: as many times that rate as there are processes, if the interpreter lock limits the one, else the same.
+    flight: that rate times the number of processes if the interpreter lock limits the one, else that rate.
     """
     return fetch * max(1, processes) if own_cores >= BUSY_INTERPRETER else fetch
 

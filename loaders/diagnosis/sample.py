@@ -1,9 +1,9 @@
-"""Samples of a run's images: small local datasets on which stages are measured and changes tried.
+"""Samples of a run's images: small local datasets for measuring stages and trying changes.
 
-A change that needs other data is rehearsed: the sample, in memory, is fetched by the loader's own code for buckets or
-disks, and before an image is delivered, the same number of bytes is read from the real bucket or disk. So a dataset of
-smaller images can be tried before it is built. A trial of a cache reads nothing from the bucket, because the loader
-fills and reads the cache itself.
+A change that needs other data is rehearsed: the loader's own code for buckets or disks fetches the sample from memory,
+and for each image reads the same number of bytes from the real bucket or disk. So a dataset of smaller images can be
+tried before it is built. A trial of a cache reads nothing from the bucket, because the loader fills and reads the cache
+itself.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from dataprep.storage.base import Storage
 
 SAMPLE_IMAGES = 512
-"""Images of a sample: their mean cost is within some percent of the dataset's."""
+"""Number of images in a sample: their mean cost is within a few percent of the dataset's."""
 SAMPLE_QUALITY = 90
 MIN_SHRUNK, MAX_SHRUNK = 64, 256
 """Smallest and largest number of images in a shrunk sample."""
 SHRINKING_S = 3.0
-"""Time to shrink a sample, unless it has fewer than MIN_SHRUNK images by then."""
+"""Time limit for shrinking a sample, which continues until MIN_SHRUNK images are shrunk."""
 SPLIT = "train"
 
 
@@ -84,7 +84,7 @@ def pixels_left(images: Sequence[bytes], short_side: int) -> float:
     """Return the share of pixels that remains if the images are stored with a short side; 1 if none is shrunk.
 
     Args:
-        images: Encoded images, of which only the headers are read; those that cannot be read do not count.
+        images: Encoded images; only their headers are read, and unreadable ones do not count.
         short_side: Short side to which larger images are shrunk, pixels.
     """
     sizes = [size for image in images if (size := _size(image)) is not None]
@@ -159,8 +159,8 @@ class _Quiet:
 MAX_PLACES = 1024
 """Maximum number of places in one shard that are read in turn."""
 DISK_SHARDS = 64
-"""Maximum number of shards on a disk with such places: more than a trial reads, because a second read would come from
-the page cache."""
+"""Maximum number of shards on a disk that have such places: more than a trial reads, because a second read would come
+from the page cache."""
 _PLACES_APART = 7919
 """Distance, in places, between the starts of successive processes: a prime."""
 
@@ -176,7 +176,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Bucket or disk that is read for its timing only: the run uses the bytes of a local sample."""
+    """Bucket or disk that is read only for the time it takes; the images come from a local sample."""
 
     dataset: Dataset
     places: tuple[Place, ...]
@@ -205,8 +205,8 @@ class RehearsalSetup(RunSetup):
 
 
 def places_in(dataset: Dataset, index: SplitIndex, *, shards: int = 1) -> tuple[Place, ...]:
-    """Return places of images in the first shards with images, in an order that defeats a disk's read-ahead; a read may
-    extend to the shard's end.
+    """Return places of images in the first shards with images, in an order that makes a disk's read-ahead useless; a
+    read may extend to the end of the shard.
     """
     some = [number for number, each in enumerate(dataset.split.shards) if each["samples"]][:shards]
     found = []
@@ -231,8 +231,7 @@ class _RehearsedDataset(Dataset):
 
 
 class _RehearsedStorage:
-    """Storage of the sample, which stays in memory; with a source, each read also reads the same number of bytes from
-    it."""
+    """Storage of the sample, in memory; with a source, each read also reads as many bytes from it."""
 
     def __init__(self, sample: Storage, source: Source | None, reads_in_flight: int) -> None:
         self._sample, self._source, self.reads_in_flight = sample, source, reads_in_flight

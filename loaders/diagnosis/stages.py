@@ -39,16 +39,16 @@ from loaders.loader import Loader, open_configured
 from loaders.order import samples_per_block
 
 _LOCKED = 0.8
-"""Least share of one core that the calls of a transform in all threads of a process take if it holds the interpreter
-lock; the loader itself has the lock for the rest. More than one core is impossible."""
+"""Minimum use, in cores, of a transform that holds the interpreter lock, over all threads of a process; the loader
+itself has the lock for the rest of a core."""
 _MOST_LOCKED = 1.1
-"""Largest such share; a tenth is the error of measurement."""
+"""Maximum of the same, which is one core and a tenth of measurement error."""
 _WAITING = 1.3
 """Ratio of the time to the CPU time of preparing an image, from which on threads count as waiting."""
 _IDLE_CORES = 0.5
 """Cores that must be idle; otherwise threads may wait for a core instead of the lock."""
 _EXPLAINED = 0.5
-"""Share of a transform's time that the CPU time of all threads that take turns must reach to explain it."""
+"""Share of a transform's time; if the CPU time of all threads is less, they wait for something else."""
 
 
 def without_transforms(config: LoaderConfig) -> LoaderConfig:
@@ -60,7 +60,7 @@ def without_transforms(config: LoaderConfig) -> LoaderConfig:
 def transform_cost(
     config: LoaderConfig, before: Mapping[str, StageTimes], after: Mapping[str, StageTimes]
 ) -> TransformCost | None:
-    """Return the cost of the transforms between two looks at a loader's stages; None without transforms."""
+    """Return the cost of the transforms between two snapshots of a loader's stages; None without transforms."""
     nothing = StageTimes()
     images, transform_s, cpu_s = _between(before.get("transform", nothing), after.get("transform", nothing))
     decoded, prepare_s, _ = _between(before.get("decode", nothing), after.get("decode", nothing))
@@ -100,7 +100,7 @@ def waits_for_no_core(cost: TransformCost, threads: int) -> bool:
 
 
 def _between(before: StageTimes, after: StageTimes) -> tuple[int, float, float]:
-    """Return the images of a stage, its working time and its CPU time between two looks at it."""
+    """Return the images of a stage, its working time and its CPU time between two snapshots."""
     return (
         after.items - before.items,
         after.busy_s.sum_s - before.busy_s.sum_s,
@@ -121,7 +121,7 @@ WARM_UP_STEPS = 3
 
 
 def compute_rate(device: Device, batch: Batch, seconds: float, busy_cores: float) -> StageRate:
-    """Measure the device with the same batch from memory, repeated."""
+    """Measure the device by repeating one batch from memory."""
     resident = device.put(batch.images, batch.labels)
     for _ in range(WARM_UP_STEPS):
         device.step(resident)
@@ -159,7 +159,7 @@ class Prepared:
 
 
 def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cores: float) -> Prepared:
-    """Measure our own loader on a local sample, which the page cache holds."""
+    """Measure our loader on a local sample in the page cache."""
     with open_configured(sample_url, SPLIT, replace(config, fields=(), cache_dir=None)) as loader:
         batches = itertools.chain.from_iterable(itertools.repeat(loader))
         for _ in range(config.prefetch_batches + 1):
@@ -204,7 +204,7 @@ def request_latency_s(loader: Loader, tries: int = 3) -> float:
 
 
 IDLE_SHARE = 0.5
-"""Share of the workers' cores in use below which the workers wait for something other than cores."""
+"""Share of the workers' cores in use; below it, the workers wait for something other than cores."""
 MEMORY_BYTES = 4 * 2**30
 """Memory that more batches ahead may take."""
 
@@ -295,8 +295,8 @@ class Stages:
 
     @cached_property
     def ahead_settings(self) -> Changes:
-        """Settings that differ from the run's: enough images in flight that fetching should no longer limit it, as far
-        as memory allows."""
+        """Changed settings: enough images in flight, within the memory, that fetching should no longer limit the
+        run."""
         config, fetched, storage = self.setup.config, self.fetched, self.loader.dataset.storage
         beyond = prediction.predict_fetched(self.rates(self.setup)).images_per_s
         usual = reads_in_flight(storage, replace(config, reads_in_flight=None, processes=0))
@@ -355,7 +355,7 @@ class Stages:
         return found.rate
 
     def saw_steps(self, images_per_s: float) -> None:
-        """Take the rate of the run's own steps as the device's if it is higher.
+        """Use the rate of the run's own steps as the device's rate if it is higher.
 
         Other work makes a step slower and never faster, so both rates are lower bounds of the device's.
         """
@@ -379,7 +379,7 @@ class Stages:
         return fetch_rate.fetch_rate_alone(self.loader, config, self.seconds, self.busy_cores)
 
     def fetched_by(self, processes: int) -> StageRate:
-        """Return the highest rate at which several processes can fetch, each with its share of the requests."""
+        """Return the highest rate of fetching in several processes, each with its share of the requests."""
         fetched = self.fetched
         most = fetched.in_flight / max(self._request_latency_s, 1e-9)
         rate = min(fetched.one_process_images_per_s * processes, most)
@@ -439,8 +439,7 @@ class Stages:
         return self.tried(self._cached_setup(self.sample), what)
 
     def tried_smaller(self, short_side: int) -> float:
-        """Return the images/s of a run on smaller images; the disk, bucket or cache is read for their number of
-        bytes."""
+        """Return the images/s of a run on smaller images, with as many bytes read from the disk, bucket or cache."""
         (sample, num_bytes), what = self.shrunk(short_side), "a run on smaller images"
         if self.is_cached:
             cached = self._cached_setup(sample)
@@ -457,7 +456,7 @@ class Stages:
         )
 
     def _cached_setup(self, sample: str) -> RehearsalSetup:
-        """Return a run on a sample, with a cache of its own."""
+        """Return a run on a sample, with its own cache."""
         config = replace(self.setup.config, cache_dir=str(self.folder / "cache"))
         return self._rehearsed(sample, config, None)
 

@@ -15,8 +15,8 @@ from loaders.diagnosis.prediction import COMPUTE_BOUND, CONTENTION, Prediction
 
 HIGHEST_RATIO: Mapping[Stage, float] = {"fetch": 1.5, "prepare": 1.5, "transfer": 1.5, "compute": 1.25}
 """Ratio of the observed rate to a stage's rate alone above which one of the two is wrong, because no run is faster than
-its stages. The device repeats one batch; the other stages are measured on a sample of the images, and a link varies, so
-that their rates are less certain."""
+its stages. The device repeats one batch; rates of the other stages are less certain, because they are measured on a
+sample of the images, and links vary."""
 MAIN_SHARE = 0.5
 """Share of the time to prepare an image, or of its CPU time, from which on the run waits for the transform; and share
 of a step from which on the loop computes more than it waits."""
@@ -27,8 +27,7 @@ SLOWED = 0.9
 CONSIDERABLE_SHARE = 0.1
 """Share of the cores from which on other programs may change the rates: as much as contention does."""
 CHANGED_SHARE = 0.25
-"""Share of the cores by which other programs' use may change during the measurement: as much as rates of the device
-differ."""
+"""Share of the cores by which other programs' use may change during a measurement: as rates of the device differ."""
 _ALONE: Mapping[Stage, str] = {
     "fetch": "fetching alone gave",
     "prepare": "decoding alone gave",
@@ -82,7 +81,7 @@ class Measured:
 
     @property
     def limit(self) -> Limit:
-        """The limit that a report names; not a stage if the steps show that the run waits for none."""
+        """The limit that a report names; not a stage if the steps hardly wait for any."""
         return "contention" if self.is_slowed else self.stage_limit
 
     @property
@@ -95,7 +94,7 @@ class Measured:
 
     @property
     def contention(self) -> str:
-        """Why the run is more than a tenth slower than predicted; empty if it is not."""
+        """Reason why the run is more than a tenth slower than predicted; empty if it is not."""
         return contention(self.observed, self.predicted)
 
     @property
@@ -114,7 +113,7 @@ class Measured:
 
     @property
     def others(self) -> str:
-        """Number of cores that other programs use, as the end of a clause; empty if they are few."""
+        """End of a clause with the number of cores that other programs use; empty if they are few."""
         if not _are_considerable(self.other_cores, self.cores):
             return ""
         return f", while other programs use {self.other_cores:.1f} of {self.cores} cores"
@@ -142,7 +141,7 @@ class Measured:
 
 
 def contradiction(observed: float, stages: Iterable[StageRate], *, cores: int, other_cores: float) -> str:
-    """Return why the rates of a run and its stages cannot all be right, and what to do; empty if they can."""
+    """Return the reason why the rates of a run and its stages cannot all be right, and advice; empty if they can."""
     ratios = {stage: observed / stage.images_per_s / HIGHEST_RATIO[stage.name] for stage in stages}
     wrong = max(ratios, key=lambda stage: ratios[stage])
     if ratios[wrong] <= 1:
@@ -202,7 +201,7 @@ def limit_of(observed: float, compute: float, predicted: Prediction) -> Limit:
 
 
 def contention(observed: float, predicted: Prediction) -> str:
-    """Return why a run is more than a tenth slower than predicted; empty if it is not."""
+    """Return the reason why a run is more than a tenth slower than predicted; empty if it is not."""
     if observed >= CONTENTION * predicted.images_per_s:
         return ""
     return (
@@ -311,8 +310,7 @@ def is_main(transform: TransformCost, limit: Limit, cpu_s_per_image: float) -> b
 
 
 def bound_of(transform: TransformCost) -> Bound | None:
-    """Return the bound of a run without its transform, if it is high enough to make work on the transform
-    worthwhile."""
+    """Return the bound of a run without its transform, if work on the transform is worthwhile."""
     bound = transform.without
     return bound if bound is not None and bound.gain >= MIN_GAIN else None
 

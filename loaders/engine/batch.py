@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 MAX_CHANGES = 1_000
-"""Maximum number of changes of a run's data: its state lists all."""
+"""Maximum number of changes of a run's data, which are all in its state."""
 
 
 class MixtureChange(TypedDict):
@@ -39,7 +39,7 @@ class MixtureChange(TypedDict):
     counts: list[Count]
     """Images of each dataset before the position."""
     epoch_samples: NotRequired[Annotated[int, Meta(ge=1, lt=MAX_COUNT)]]
-    """Images in each epoch that begins from there on, if that is not the mixture's last number."""
+    """Images in each epoch that begins from this position on, if that differs from the mixture's last number."""
 
 
 class ViewIdentity(TypedDict):
@@ -59,7 +59,7 @@ class DatasetIdentity(TypedDict):
 
 
 class Data(TypedDict):
-    """What an order takes its samples from."""
+    """The data of an order: a dataset, or a view of one."""
 
     dataset: DatasetIdentity
     samples: Annotated[int, Meta(ge=1)]
@@ -67,18 +67,18 @@ class Data(TypedDict):
 
 
 class EarlierData(Data):
-    """What a run was loaded from until the dataset, or the view, was another one."""
+    """Data of a run before its dataset or view changed."""
 
     stop: Count
-    """Images of all ranks before that."""
+    """Images of all ranks before the change."""
     epoch: Count
-    """First epoch of all images of the data that followed."""
+    """First epoch with all images of the new data."""
     start: Count
     """Images of all ranks before that epoch."""
 
 
 class LoaderState(TypedDict):
-    """Place where a loader continues, as values of JSON."""
+    """Place where a loader continues, as JSON values."""
 
     state_version: int
     position: Count
@@ -89,7 +89,7 @@ class LoaderState(TypedDict):
     batches: NotRequired[Annotated[list[Count], Meta(min_length=2, max_length=2)]]
     """Number and first position of the first batch of this size, if the run began with another one."""
     earlier: NotRequired[Annotated[list[EarlierData], Meta(max_length=MAX_CHANGES)]]
-    """What the run was loaded from before, if that was another revision or view."""
+    """Data of the run before each change of revision or view."""
     mixture: NotRequired[Annotated[list[MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]]
     """The weights of a mixture, each with its first position."""
 
@@ -168,7 +168,7 @@ class PackBatch(Batch):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ViewBatch(Batch):
-    """One rank's part of one step, with several views of each image; labels, keys and the rest have one entry for each
+    """One rank's part of one step, with several views of each image; labels, keys and the rest have an entry an
     image."""
 
     images: tuple[NDArray[np.uint8], ...]  # type: ignore[assignment]  # in place of one array
@@ -186,12 +186,12 @@ def arrays_of(batch: Batch) -> dict[str, NDArray[Any]]:
 
 
 def image_groups(arrays: Mapping[str, T]) -> tuple[T, ...]:
-    """Return the groups of views among the arrays of a `ViewBatch`, or what an adapter made from them."""
+    """Return the groups of views among the arrays of a `ViewBatch`, or among an adapter's conversions of them."""
     return tuple(array for name, array in arrays.items() if name.startswith("images/"))
 
 
 def fields_of(batch: Batch, arrays: Mapping[str, T]) -> dict[str, list[Any] | NDArray[Any] | T]:
-    """Return the fields of a batch, with what an adapter made from those that are arrays."""
+    """Return the fields of a batch; arrays are replaced by an adapter's conversions of them."""
     return {name: arrays.get(f"fields/{name}", values) for name, values in batch.fields.items()}
 
 

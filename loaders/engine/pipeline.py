@@ -109,7 +109,7 @@ class BatchWatch:
         return found
 
     def settled(self, future: Future[T], waiting: Callable[[], object] = lambda: None) -> T:
-        """Wait for the result of a future; `waiting` is called before each look at it."""
+        """Wait for the result of a future; `waiting` is called each time before it is checked."""
 
         def attempt(seconds: float) -> Future[T] | None:
             waiting()
@@ -238,8 +238,7 @@ def _size(index: SplitIndex, pick: Pick) -> tuple[int, int]:
 
 
 CLOSE_S = 10.0
-"""Longest wait of `close` for an image that is being decoded, unless `stall_s` is shorter; a thread that hangs is left
-behind."""
+"""Longest wait of `close` for an image being decoded, unless `stall_s` is shorter; hanging threads are abandoned."""
 CHUNK_ROWS = 64
 """Maximum number of images decoded in one task: drawing the crops of 64 takes 6 us an image, of 32 it takes 9 us."""
 CLOSED = "loader: closed while a batch was awaited; iterate over it again to continue"
@@ -361,7 +360,7 @@ class Pipeline:
         """Images in one task; a small batch is divided among all threads."""
 
     def submit(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Future[None]]:
-        """Begin to fill rows; they are filled when all futures are done. One thread calls this, in the plan's order;
+        """Start to fill rows; they are filled when all futures are done. One thread calls this, in the plan's order;
         rows without a pick stay masked."""
         started_s = time.monotonic()
         self.activity.begin(lambda: self._planning(picks))
@@ -419,9 +418,9 @@ class Pipeline:
 
     def _fill(self, chunk: list[_Image], rows: Rows) -> None:
         started_s = time.monotonic()
-        # Every ticket is given back whatever happens here: the planner waits for its bytes, and one that is kept would
-        # stop it for ever once the budget is full. Rows of one batch are written by many threads without a lock,
-        # because each image has a row of its own; the futures of a batch order these writes before its delivery.
+        # Every ticket is released whatever happens here: the planner waits for its bytes, and a ticket that is never
+        # released would stop it forever once the budget is full. Rows of one batch are written by many threads without
+        # a lock, because each image has its own row; the futures of a batch order these writes before its delivery.
         try:
             fetched = [image for image in chunk if self._is_fetched(image, rows)]
             fetched_s = time.monotonic()
@@ -487,7 +486,7 @@ class Pipeline:
             raise FormatError(f"{self._where(image)}: {error}") from error
 
     def _set_columns(self, images: Sequence[_Image], rows: Rows) -> None:
-        """Put values into their rows, those of one size all at once."""
+        """Put values into their rows, values of one size all at once."""
         places = [image.row for image in images]
         for number, (name, column) in enumerate(self._dataset.columns.items()):
             field, values = rows.fields[name], [image.values[number] for image in images]
@@ -533,7 +532,7 @@ class Pipeline:
         self.activity.advance()
         decoded = []
         is_transformed = any(self._config.transforms)
-        # The first view of each image, as Python's numbers where they are needed: making them takes time.
+        # The first view of each image, as Python numbers only where they are needed, because conversion takes time.
         firsts = as_views(views_NV9[:, 0]) if is_transformed or rows.views is not None else [None] * len(sized)
         for image, view, fault in zip(sized, firsts, faults, strict=True):
             if fault is not None:
@@ -549,7 +548,7 @@ class Pipeline:
             self._transform_all(decoded, rows)
 
     def _transform_all(self, decoded: Sequence[tuple[_Image, View]], rows: Rows) -> None:
-        """Let the transforms change decoded images, and count the time that they take; `decode` contains it."""
+        """Apply the transforms to decoded images, and count their time, which is part of `decode`."""
         started_s, cpu_from_s = time.monotonic(), thread_time()
         for image, first in decoded:
             self._begin("transforming", [image])
@@ -635,13 +634,13 @@ class Pipeline:
             return
         _replace(image_HWC, result)
         if not changed.keys() <= values.keys():
-            raise UsageError(f"transform gave the fields {', '.join(changed)}, expected only those that it needs")
+            raise UsageError(f"transform returned the fields {', '.join(changed)}, expected only those that it needs")
         for name, value in changed.items():
             values[name][image.row] = value
 
     def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
-        """Leave a row masked and count why, or raise the error: always if it is not a fault of this image, but of the
-        place of the data, such as a disk that is gone.
+        """Leave a row masked and count the reason, or raise the error; always raise it if the fault is not the image's
+        but the storage's, such as a disk that is gone.
 
         Raises:
             StorageError: The loader was closed.

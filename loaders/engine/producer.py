@@ -49,7 +49,7 @@ class Buffers:
     Args:
         num_bytes: Size of each piece.
         shared: Whether other processes map them, by the file descriptors that `descriptor` returns. The files have no
-            names, so nothing is left of them however the processes end.
+            names, so nothing remains of them however the processes end.
     """
 
     def __init__(self, num_bytes: int, *, shared: bool = False) -> None:

@@ -1,10 +1,10 @@
-"""Orders of runs that go on after their dataset has changed, or through another view of it.
+"""Orders of runs that continue after their dataset has changed, or with another view of it.
 
     state ─▶ data before each change ─▶ places of their samples in the data after it ─▶ loaders.order.continued
 
-A state lists the data of its run before each change. Of these, only those since the epoch began are read again: the
-samples of an earlier revision follow from the lists of removed ones, those of a view from its files. Anyone may have
-written a state: its names and counts are compared with the dataset before they are used.
+A state lists the data of its run before each change. Only the data since the epoch began are read again: samples of an
+earlier revision follow from the lists of removed samples, samples of a view from its files. Anyone may have written a
+state: its names and counts are compared with the dataset before they are used.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class _State(TypedDict):
-    """What the order depends on besides settings."""
+    """Everything other than settings that the order depends on."""
 
     position: Count
     sequence: Data
@@ -41,7 +41,7 @@ class _State(TypedDict):
 
 
 class Resumed(NamedTuple):
-    """Order with which a run goes on."""
+    """Order with which a run continues."""
 
     order: Order
     earlier: tuple[EarlierData, ...]
@@ -51,10 +51,10 @@ class Resumed(NamedTuple):
 
 
 def resumed(dataset: Dataset, order: Order, data: Data, state: Mapping[str, Any]) -> Resumed:
-    """Return the order with which a run goes on.
+    """Return the order with which a run continues.
 
     Args:
-        dataset: What is opened: the state's own data, a later revision of them, or another view.
+        dataset: The opened data: the state's own, a later revision of them, or another view.
         order: The order of these data in a new run.
         data: The identity of these data.
         state: State of a loader with the same settings over the same build.
@@ -76,13 +76,13 @@ def resumed(dataset: Dataset, order: Order, data: Data, state: Mapping[str, Any]
     ours, theirs = (each["dataset"]["revision"] for each in (data, run[-1]))
     if theirs > ours:
         raise UsageError(
-            f"{where}: the state is of revision {theirs}, this is revision {ours}; open the dataset that has been "
-            "changed, or copy it here again"
+            f"{where}: the state is of revision {theirs}, this is the older revision {ours}; open the changed "
+            "dataset, or copy it here again"
         )
     if run[-1]["dataset"] != data["dataset"]:
         run.append(data)
     epochs = [Epochs(*start, order.passes * each["samples"]) for start, each in zip(starts, run, strict=False)]
-    # The last data whose own epochs were reached: what came before them does not matter any more.
+    # The last data whose own epochs were reached; earlier data no longer matter.
     first = max(number for number, stop in enumerate(stops) if stop >= epochs[number].start)
     versions, orders = list[_Version](), [order]
     if len(run) > first + 1:
@@ -98,7 +98,7 @@ def resumed(dataset: Dataset, order: Order, data: Data, state: Mapping[str, Any]
         now = continued(now, stops[number], orders[number - first + 1], places.of)
         if number < len(earlier):
             if starts[number + 1] != (now.first_epoch, now.start):
-                raise UsageError(f"{where}: the state does not fit the dataset's own account of its changes; {_ADVICE}")
+                raise UsageError(f"{where}: the state contradicts the dataset's list of its changes; {_ADVICE}")
         else:
             last = run[number]
             earlier = [*earlier, EarlierData(**last, stop=position, start=now.start, epoch=now.first_epoch)]
@@ -124,11 +124,11 @@ class _Version:
         return replace(like, shard_samples=counts, samples_per_block=data["samples_per_block"])
 
     def stored(self, shard: int) -> NDArray[np.int64]:
-        """Return the numbers that a shard's samples have among those that it stores, ascending."""
+        """Return the numbers of a shard's samples among its stored ones, ascending."""
         return np.arange(self._stored[shard]) if self._kept is None else self._kept.numbers(shard)
 
     def places(self, shard: int, stored: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the numbers that stored samples of a shard have in the view, -1 for those that are not in it."""
+        """Return the numbers in the view of stored samples of a shard, -1 for samples outside it."""
         if self._kept is None:
             return stored
         kept = self._kept.numbers(shard)
@@ -156,7 +156,7 @@ class _History:
         changes = changes_after(manifest, oldest, split.name)
         if changes is None:
             raise UsageError(
-                f"{where}: the dataset does not say what it changed between revision {oldest}, which the state is of, "
+                f"{where}: the dataset does not record its changes between revision {oldest}, which the state is of, "
                 f"and {manifest.revision}; open a copy of that revision, {_NEW_RUN}"
             )
         self._steps = list(steps_back(storage, split, changes))
@@ -189,10 +189,10 @@ class _Places:
     def __init__(self, here: _Version, there: _Version, removed: list[Removed]) -> None:
         self._here, self._there, self._removed = here, there, removed
         self.found = 0
-        """Number of samples that have one, in the shards that were asked for."""
+        """Number of samples with a place, in the requested shards."""
 
     def of(self, shard: int) -> NDArray[np.int64]:
-        """Return the place of each sample of a shard, -1 for those that have none."""
+        """Return the place of each sample of a shard, -1 for samples without one."""
         numbers = self._here.stored(shard)
         for removed in self._removed:
             numbers = moved(removed.get(shard, _NONE), numbers)

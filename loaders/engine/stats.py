@@ -1,10 +1,10 @@
 """Work and waits of each stage of a loader; the stage that the others wait for is the bottleneck.
 
-Durations are histograms of fixed buckets, from which percentiles are estimated; any two can be added. The bounds of the
-buckets are the Renard series R40 of ISO 3, whose neighbours differ by 7.2 % or less, so an estimate is within 3.5 % of
-a duration that was measured. They include 1, 2 and 5 times each power of ten, so Prometheus gets exact counts for
-readable bounds. The registry's ddsketch and hdrhistogram would do the same for any values; they are not used because a
-table of bounds and `bisect` are all that durations need, and a loader installs nothing for them.
+Durations are histograms of fixed buckets, for estimates of percentiles; any two can be added. The bounds of the buckets
+are the Renard series R40 of ISO 3, whose neighbours differ by 7.2 % or less, so an estimate is within 3.5 % of a
+duration that was measured. They include 1, 2 and 5 times each power of ten, so Prometheus gets exact counts for
+readable bounds. The packages ddsketch and hdrhistogram do the same, but a table of bounds and `bisect` need no
+installation.
 
 If the process has a tracer provider of OpenTelemetry, each batch is a span with a child for each stage:
 
@@ -40,11 +40,11 @@ SMALLEST_S = 1e-6
 LARGEST_S = 1e5
 """Range of the buckets (SMALLEST_S, LARGEST_S): from a microsecond to a day. Any duration beyond counts as its end."""
 RELATIVE_ERROR = 0.035
-"""Largest distance of a percentile from the measured duration of that rank, as a share of it, within the range."""
+"""Largest relative error of a percentile, within the range."""
 
 
 def _bounds() -> tuple[float, ...]:
-    """Return the upper bounds of all buckets, each as the decimal number that it is written as."""
+    """Return the upper bounds of all buckets, each parsed from a short decimal number."""
     decades = range(round(math.log10(SMALLEST_S)), round(math.log10(LARGEST_S)))
     return (*(float(f"{step}e{decade}") for decade in decades for step in _RENARD_40), LARGEST_S)
 
@@ -54,7 +54,7 @@ BOUNDS_S = _bounds()
 
 
 class Percentiles(TypedDict):
-    """Percentiles of measured durations: 50, 90 and 99 % are not longer, seconds."""
+    """Durations in seconds that 50, 90 and 99 % of the measured ones do not exceed."""
 
     p50: float
     p90: float
@@ -81,7 +81,7 @@ class Durations:
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
 
     def merge(self, other: Durations) -> None:
-        """Add all durations of another histogram, e.g. that of a worker process."""
+        """Add all durations of another histogram, e.g. a worker process's."""
         self.sum_s += other.sum_s
         for bucket, count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + count
@@ -136,9 +136,9 @@ class StageStats(TypedDict):
     busy_s: float | None
     """Working time, summed over the threads of the stage."""
     get_wait_s: float | None
-    """Time in which threads of the stage waited for the stage before it, summed over the threads."""
+    """Time that threads of the stage waited for the stage before it, summed over the threads."""
     put_wait_s: float | None
-    """Time in which threads of the stage waited for the stage after it, summed over the threads."""
+    """Time that threads of the stage waited for the stage after it, summed over the threads."""
     cpu_s: float | None
     """CPU time of the threads of the stage; measured for `transform` alone."""
     percentiles: dict[str, Percentiles]
@@ -156,7 +156,7 @@ class LoaderStats(TypedDict):
 
 
 class Moment(NamedTuple):
-    """A part of a batch's way through one stage; the clock is `time.monotonic`, which processes of a host share."""
+    """Time that a part of a batch spent in one stage, by `time.monotonic`, which processes of a host share."""
 
     stage: str
     started_s: float
@@ -248,7 +248,7 @@ class Stats:
         put_wait_s: float | None = None,
         cpu_s: float | None = None,
     ) -> None:
-        """Add work and waiting to a stage: each time that is given is one duration of the stage."""
+        """Add items and times to a stage; each given time counts as one duration."""
         with self._lock:
             stage = self._stages.setdefault(name, StageTimes())
             stage.items += items

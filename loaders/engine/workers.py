@@ -1,7 +1,7 @@
 """Worker processes that write a batch's rows into memory shared with the loader's process.
 
-Each worker takes every P-th row of the rank's sequence, with a fetcher and decoding threads of its own, so the batches
-are those of one process. Shared memory has no name: nothing is left of it, however a process ends.
+Each worker takes every P-th row of the rank's sequence, with its own fetcher and decoding threads, so the batches are
+the same as from one process. Shared memory has no name, so nothing remains of it however a process ends.
 
     loader -> worker    ("map", slot) and its descriptor | ("fill", slot)
     worker -> loader    _Part | an exception
@@ -55,7 +55,7 @@ JOIN_S = 5.0
 FROZEN_S = 5.0
 """Seconds beyond `stall_s` after which a silent worker counts as frozen; a live one reports hanging threads earlier."""
 NAMING_S = 5.0
-"""Longest time to look up which images a frozen worker had to read: the index may be on the disk that hangs."""
+"""Longest time to look up the images that a frozen worker had to read: the index may be on the disk that hangs."""
 CLOSED_POLL_S = 1.0
 """Interval at which to check whether another thread closed the loader, seconds."""
 
@@ -86,7 +86,7 @@ class _Worker:
     parts: deque[_Part]
     """Reports on batches that other workers have not finished."""
     still: Standstill
-    """Watch of the thread in which the worker watches its other threads."""
+    """Watch over the worker's own watching thread."""
     mapped: int = 0
     """Number of slots of shared memory that the worker has mapped."""
     fetch: dict[str, float] | None = None
@@ -218,8 +218,8 @@ class ProcessProducer:
             self._watch(worker)
 
     def _watch(self, worker: _Worker) -> None:
-        """Raise an error if a worker's watch has stopped, because the worker is suspended or never releases the
-        interpreter lock."""
+        """Raise an error if a worker's watch has stopped: the worker is suspended, or never releases the interpreter
+        lock."""
         who = f"worker process {worker.number} of {len(self._workers)} (process {worker.process.pid})"
         require_progress(
             worker.still,
@@ -252,7 +252,7 @@ class ProcessProducer:
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise StorageError(
             f"loader: worker process {worker.number} of {len(self._workers)} died ({how}); "
-            "resume from the last state, with fewer processes or batches ahead where memory ran out"
+            "resume from the last state, with fewer processes or batches ahead if memory ran out"
         ) from None
 
 
@@ -324,7 +324,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Reporter:
-    """Reports each batch of a worker: its rows are filled, or what hangs."""
+    """Reports for each batch of a worker that its rows are filled, or what hangs."""
 
     pipe: Connection[Any, Any]
     pipeline: Pipeline

@@ -3,7 +3,7 @@
 The folder is private, mode 0700. In a folder that others may read or write, such as /tmp, the cache is in one below it,
 `dataprep-<uid>`. Everything goes through a descriptor of the folder, and no link is followed.
 
-<folder>/total           bytes of all entries; whoever changes it locks the file
+<folder>/total           bytes of all entries; a process that changes it locks the file
 <folder>/<sha256>.piece  magic, CRC32C, then the bytes; its modification time is its last use
 <folder>/<random>.tmp    an entry that is being written, with its final size from the start
 """
@@ -33,12 +33,12 @@ from dataprep.storage.folders import close_when_collected
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 HEADER = struct.Struct("<4sI")
 MAGIC = b"dpc1"
-# Other files stay untouched, because a user may name a folder that has some.
+# Other files stay untouched, because the user may have named a folder with files of their own.
 ENTRY_NAME = re.compile(r"[0-9a-f]{64}\.piece|[0-9a-f]{32}\.tmp")
 EVICTED_SHARE = 0.1
-"""Share of `max_bytes` that an eviction frees beyond what it must: listing the folder costs 3 us an entry."""
+"""Additional share of `max_bytes` that an eviction frees, because listing the folder costs 3 us an entry."""
 STALE_S = 600.0
-"""Age at which a temporary file counts as a dead process's, seconds."""
+"""Age at which a temporary file counts as left by a dead process, seconds."""
 LOCK_S = 10.0
 """Longest wait for the lock; a healthy process holds it for less than a second."""
 LOCK_POLL_S = 0.005
@@ -50,7 +50,7 @@ def user_cache() -> Path:
 
 
 class DiskCache:
-    """Cache of bytes by key. A write that the disk refuses is not an error; its bytes are not kept.
+    """Cache of bytes by key. If the disk refuses a write, the bytes are not kept, without an error.
 
     Args:
         folder: Folder of the entries, created if missing; it should hold nothing else.
@@ -208,7 +208,7 @@ def private_folder(folder: Path) -> tuple[Path, int]:
         with suppress(FileExistsError):
             place.parent.mkdir(parents=True, exist_ok=True)
             place.mkdir(0o700)
-        follow = 0 if place == folder else os.O_NOFOLLOW  # what the user named may be a link
+        follow = 0 if place == folder else os.O_NOFOLLOW  # the folder that the user named may be a link
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | follow)
         status = os.fstat(descriptor)
         if status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o7077:

@@ -20,7 +20,7 @@ from loaders.order import Piece
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Places of a column's values in the file of one shard; in a view, those of kept samples."""
+    """Places of a column's values in the file of one shard; in a view, of kept samples only."""
 
     starts: NDArray[np.int64]
     """First byte of each value in the file, shape (samples,)."""
@@ -80,7 +80,7 @@ class ValueRange:
         kind, places = self.column.kind, self.places
         if kind.is_free and places is not None:
             return FreeValues(self.column.name, kind, data, self.offset, places)
-        if places is not None:  # of a view, which needs the memory of its own values alone
+        if places is not None:  # of a view, which needs memory for its own values only
             each = np.frombuffer(data, np.uint8).reshape(-1, kind.item_bytes)
             data = each[(places.starts - self.offset) // kind.item_bytes].tobytes()
         return FixedValues(kind.item_bytes, data)
@@ -153,6 +153,6 @@ class ColumnIndex:
 
 
 def mean_value_bytes(column: OpenedColumn, split: SplitManifest) -> float:
-    """Return the mean size of a column's values in a split, with what surrounds them in the files."""
+    """Return the mean size of a column's values in a split, including their share of the rest of the files."""
     files = [column.shard(split.name, number) for number in range(len(split.shards))]
     return sum(file.bytes for file in files) / max(1, split.samples)

@@ -1,10 +1,10 @@
-"""Fetchers, which read the bytes of picked samples ahead, in the order in which a pipeline needs them.
+"""Fetchers, which read the bytes of picked samples ahead, in the order of a pipeline's need.
 
     planner thread     request(pick): in the order of need; waits while the budget is used up    -> Ticket
     decoding threads   wait() for the bytes, then done()
 
 `DiskFetcher` reads each sample when a decoding thread waits for it: nothing is read ahead and nothing is held, because
-the system's page cache serves. `BucketFetcher` makes one ranged read for each piece, many in flight, in bounded memory:
+the system has its page cache. `BucketFetcher` makes one ranged read for each piece, many in flight, in bounded memory:
 
     reading threads    one request a piece, through the local cache if there is one
     hedging threads    repeat a read that takes much longer than usual; the first answer wins
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 PREFETCH_BYTES = 2**30
 ColumnReads = Literal["once", "piece", "sample"]
-"""Values of columns that are read at once: `once`, blocks of BLOCK_BYTES, which are kept; `piece`, those of a piece,
-which are kept until the last sample of the piece is done; or `sample`, those of each sample."""
+"""Values of columns that are read at once: `once`, blocks of BLOCK_BYTES, which are kept; `piece`, the values of a
+piece, kept until its last sample is done; or `sample`, the values of each sample."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,7 @@ class Ticket(Protocol):
         """Return the image's bytes or the complete record. Raises DataprepError with the URL of the shard."""
 
     def values(self) -> list[Any]:
-        """Return the sample's value of each column, or its bytes if all values of the column have one size. Raises
-        DataprepError."""
+        """Return the sample's value of each column, as bytes if all values have one size. Raises DataprepError."""
 
     def done(self) -> None:
         """Release the bytes; a second call does nothing."""
@@ -112,11 +111,11 @@ COUNTERS = (
 
 @dataclass(slots=True)
 class _Known:
-    """A piece with picks still to come."""
+    """A piece from which samples are still to be picked."""
 
     entries: ShardIndex
     to_come: int
-    """Number of these picks."""
+    """Number of samples still to be picked."""
     images: Any = None
     values: Any = None
     """Reads of the images and values, if they are held."""
@@ -130,18 +129,18 @@ class Fetcher(ABC):
     ) -> None:
         self._storage, self._index, self._settings, self._columns = storage, index, settings, columns
         self._at_once = max(1, int(BLOCK_BYTES // max([1.0, *(each.mean_bytes for each in columns)])))
-        """Samples in a block of values that is kept."""
+        """Number of samples in a kept block of values."""
         self._once: dict[tuple[int, int], Any] = {}
         """Blocks of values that are kept, by shard and number."""
         self._known: dict[Piece, _Known] = {}
-        """Pieces with picks still to come."""
+        """Pieces from which samples are still to be picked."""
         self._found: dict[Piece, Found] = {}
         """Entries of pieces that were looked up."""
         self._counts = dict.fromkeys(COUNTERS, 0.0)
         self._lock = threading.Lock()
 
     def shards_needed(self, picks: Iterable[Pick]) -> set[int]:
-        """Return the shards whose index entries these picks will need, so that they can be read beforehand."""
+        """Return the shards whose index entries these picks need, so that they can be read in advance."""
         return {pick.piece.shard for pick in picks if pick.piece not in self._known}
 
     def load(self, shard: int) -> None:
@@ -190,7 +189,7 @@ class Fetcher(ABC):
                 self._counts[name] += count
 
     def _known_of(self, pick: Pick) -> _Known:
-        """Return what is known of the pick's piece, and forget it with its last pick."""
+        """Return the known facts about the pick's piece, and forget them with its last pick."""
         piece = pick.piece
         known = self._known.get(piece)
         if known is None:
@@ -206,7 +205,7 @@ class Fetcher(ABC):
         return self._found.pop(piece, None) or self._index.find(piece)
 
     def _values_of(self, pick: Pick, known: _Known | None) -> tuple[Any, int]:
-        """Return the values that are read at once with those of a pick, and the number of the pick's among them."""
+        """Return the values that are read together with the pick's own, and the number of the pick's among them."""
         reads, sample, (shard, first, *_) = self._settings.column_reads, pick.sample, pick.piece
         if not self._columns:
             return None, 0
@@ -270,7 +269,7 @@ class Fetcher(ABC):
             raise StorageError(str(error)) from error
         except FileNotFoundError as error:
             url = storage.url_of(file)
-            # A folder that is gone was moved away or unmounted.
+            # A missing folder was moved away or unmounted.
             is_alone = self._index.one_file_per_image and not (storage.is_local and not Path(url).parent.is_dir())
             raise (FormatError if is_alone else StorageError)(
                 f"{url}: missing, but the index lists it; "
@@ -379,7 +378,7 @@ FIRST_HEDGE_AFTER_S = 1.0
 IDLE_S = 0.25
 """If no consumer waits on a ticket for this long, one more piece is admitted, so that the consumer cannot deadlock."""
 CLOSE_S = 1.0
-"""Seconds that `close` waits for reads in flight; later ones are left behind and fail on their own."""
+"""Seconds that `close` waits for reads in flight; remaining ones are abandoned and fail on their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -532,9 +531,9 @@ class BucketFetcher(Fetcher):
     def _wait_for_room(self, num_bytes: int) -> None:
         """Wait until the first reads leave room for these bytes, or until nothing would ever free any.
 
-        The caller holds the lock. Bytes are freed only when tickets are done. If no ticket was waited on for
-        IDLE_S, the decoding threads may all need tickets that the planner is still to request: then this returns, and
-        one piece more than the budget is held.
+        The caller holds the lock. Bytes are freed only when tickets are done. If no ticket was waited on for IDLE_S,
+        the decoding threads may all need tickets that the planner has yet to request: then this returns, and one piece
+        more than the budget is held.
         """
         most_bytes = self._settings.prefetch_bytes * (1 - HEDGED_SHARE) - num_bytes
         while self._outstanding and self._counts["held_bytes"] > most_bytes and not self._closed.is_set():
@@ -586,7 +585,7 @@ class BucketFetcher(Fetcher):
         return data
 
     def _is_as_indexed(self, wanted: _Range, data: bytes) -> bool:
-        """Whether all images have the checksums of the index, if it has any; otherwise the cache would keep damage
+        """Whether all images have the checksums of the index, if any, so that the cache does not keep damage
         forever."""
         entries = wanted.entries
         if entries is None or entries.image_crc32c is None:

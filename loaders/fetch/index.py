@@ -1,6 +1,6 @@
 """The index of one split, read shard by shard: place, label, size and key of every sample.
 
-The rows of a shard are one row group of a parquet file, which is read as a whole. If images are drawn one by one from
+The rows of a shard are one row group of a parquet file, which is read completely. If images are drawn one by one from
 all shards, as they are where neighbours may have the same class, an index that is larger than the memory for it would
 be read again for every image. So its rows are also kept on a disk, where each is read alone; see `_Rows`.
 """
@@ -42,13 +42,13 @@ from loaders.order import Piece
 MAX_INDEX_BYTES = 256 * 2**20
 """Memory for index entries: some 2.5 million samples with keys of 30 characters; all of ImageNet takes half of it."""
 ROW_BYTES = 100
-"""Approximate memory of an entry, by which an index is too large for the memory or not."""
+"""Approximate memory of an entry, to decide whether an index is too large for the memory."""
 SPARE_BYTES = 2 * 2**30
-"""What the rows of indexes leave free of a disk."""
+"""Free space of a disk that rows of indexes leave."""
 UNUSED_S = 30 * 86_400
 """Age at which rows that no process has opened are removed, seconds."""
 MAX_TEXT_BYTES = 1_000
-"""Longest key and file of a row on the disk, together; every row has room for the longest one."""
+"""Maximum length of key and file together, in a row on the disk: all rows have the size of the longest."""
 DEADLINE_S = 5.0
 """Seconds without an answer from the bucket after which reading fails."""
 
@@ -162,7 +162,7 @@ class _Layout(NamedTuple):
     text_bytes: int
 
     def joined(self, other: _Layout) -> _Layout:
-        """Return a layout in which the rows of both have room."""
+        """Return a layout that has room for the rows of both."""
         sizes = map(max, self.sizes, other.sizes)
         return _Layout(tuple(sizes), max(self.text_bytes, other.text_bytes))
 
@@ -174,7 +174,7 @@ class _Layout(NamedTuple):
 
 
 def _numbers_of(entries: ShardIndex) -> list[NDArray[np.int64]]:
-    """Return the numbers of a row on the disk, of each entry; `_entries_in` is the inverse."""
+    """Return the numbers of each entry's row on the disk; `_entries_in` is the inverse."""
     crc32c, before = entries.image_crc32c, entries.image_offset - entries.record_offset
     return [
         entries.record_offset,
@@ -217,7 +217,7 @@ def _entries_in(rows: NDArray[np.void]) -> ShardIndex:
 
 @cache
 def _factors() -> NDArray[np.uint32]:
-    """Return odd factors of a row's bytes in its checksum: any byte that differs makes another sum."""
+    """Return odd factors of a row's bytes in its checksum, with which any single changed byte changes the sum."""
     return np.arange(1, 2 * (MAX_TEXT_BYTES + 100), 2, dtype=np.uint32) * np.uint32(0x9E3779B1)
 
 
@@ -229,7 +229,7 @@ def _sums(rows: NDArray[np.void]) -> NDArray[np.uint32]:
 
 
 _HAS_CRC32C = "4"
-"""Number of `_numbers_of` that says whether the index has an image's checksum."""
+"""Position in `_numbers_of` of the number that says whether the index has an image's checksum."""
 _ROW_FILE = re.compile(r"([0-9a-f]{32})-([1248]{11})-([1-9][0-9]{0,3})\.rows")
 
 
@@ -265,7 +265,7 @@ class _Rows:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def put(self, shard: int, entries: ShardIndex) -> None:
-        """Keep the rows of a shard, if the disk has room and no row is odd."""
+        """Keep the rows of a shard, if the disk has room and all rows fit the layout."""
         numbers = _numbers_of(entries)
         texts = entries.keys.texts()
         if entries.files is not None:
@@ -290,7 +290,7 @@ class _Rows:
         return shard in self._known or bool(self.get([Piece(shard, 0, 1, 0)])[0])
 
     def get(self, pieces: Sequence[Piece]) -> list[Found | None]:
-        """Return the entries of pieces, None for those of which a row is missing."""
+        """Return the entries of pieces, None for pieces that lack a row."""
         if self._file is None or not pieces:
             return [None] * len(pieces)
         file, dtype = self._file
@@ -423,7 +423,7 @@ class SplitIndex:
         self._storage = with_deadline(storage, deadline_s)
         self._manifest, self._split, self._max_bytes = manifest, split, max_bytes
         self.one_file_per_image = FORMATS[manifest.format].one_file_per_image
-        """Whether every image is a stored object of its own."""
+        """Whether every image is a separate object."""
         self.digest = f"{manifest.plan_hash} {split.index['sha256']}"
         """Identity of the data: another digest means other bytes at the same offsets."""
         self._is_large = ROW_BYTES * split.samples > max_bytes and not isinstance(split, ViewedSplit)
@@ -515,7 +515,7 @@ class SplitIndex:
     def mean_image_bytes(self) -> float:
         """Return the mean image size of the first shard that is not empty: the same in every format and place.
 
-        In a view, where blocks are read with the images left out between, these are counted, too.
+        In a view, blocks are read including the images left out between, so these count, too.
         """
         counts = [entry["samples"] for entry in self._split.shards]
         stored = self._split.kept.stored if isinstance(self._split, ViewedSplit) else counts

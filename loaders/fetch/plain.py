@@ -39,18 +39,18 @@ from dataprep.storage.base import Browsable
 from loaders.fetch.cache import user_cache
 
 HEADS = (8_192, 131_072)
-"""Numbers of images with which a loader of a large folder in a bucket begins while the others are still listed: the
-first are listed and indexed in about a second, and last until the next are, at some thousand images a second.
-Multiples of `dataprep.adoption.find.FILES_OF_FOLDER`, so that each holds the one before it."""
+"""Sizes, in images, of the heads with which a loader of a large folder in a bucket begins while the rest is listed: the
+first takes about a second to list and index, and at some thousand images a second it lasts until the next is ready.
+Multiples of `dataprep.adoption.find.FILES_OF_FOLDER`, so that each head contains the one before it."""
 PARQUET = ".parquet"
 _LOOKED_AT = 1000
-"""Number of names, those of one listing request, that decide whether data are tables."""
+"""Number of names, as many as one listing request returns, that are checked to see whether data are tables."""
 _OPTION = re.compile("`(?!index`)([a-z_]+)`")
 """Option of a command in a message; `index` is a setting of loaders, too."""
 
 
 class Growth:
-    """Larger indexes of a folder, which a process of its own makes while a loader delivers what is known.
+    """Larger indexes of a folder, which a separate process makes while a loader delivers the known images.
 
     Args:
         data: Place of the data.
@@ -101,7 +101,7 @@ class Growth:
         line = stdout.readline() if stdout is not None else ""
         found: dict[str, str] = json.loads(line or "{}")
         if "error" in found or not found:
-            raise SourceError(found.get("error") or f"{self._data_url}: what indexes it has ended; open it again")
+            raise SourceError(found.get("error") or f"{self._data_url}: the process that indexes ended; open it again")
         self.has_ended = "whole" in found
         return found.get("whole") or found["head"]
 
@@ -112,7 +112,7 @@ class Growth:
 
 def _end(pid: int, makers: Sequence[subprocess.Popen[str]], folder: str) -> None:
     if os.getpid() != pid:
-        return  # a forked process has copies of what its parent uses
+        return  # a forked process has copies of its parent's resources
     for maker in makers:
         maker.kill()
         maker.communicate()
@@ -161,7 +161,8 @@ def indexed(
     Args:
         data: Place of the data.
         index: Folder or gs:// URL for the index; None: one in the user's cache.
-        grows: Whether to return the index of a head of a large folder in a bucket, and what indexes the rest.
+        grows: Whether to return the index of a head of a large folder in a bucket, and the `Growth` that indexes the
+            rest.
         heads: Numbers of images with which the index of a folder begins; empty for HEADS.
 
     Raises:
@@ -204,7 +205,7 @@ def indexed(
 
 @contextmanager
 def _options_of(*words: str, **fields: str) -> Iterator[None]:
-    """Name the command whose options an error inside the block names, because loaders lack them."""
+    """Add the command to an error inside the block that names its options, because loaders lack them."""
     try:
         yield
     except DataprepError as error:
@@ -226,7 +227,7 @@ def _check_writable(index: Storage) -> None:
 
 
 def _tables(data: Storage) -> dict[str, int]:
-    """Return the sizes of parquet files, by name, of data that have no pictures or shards beside them."""
+    """Return the sizes of parquet files, by name, of data without pictures or shards next to them."""
     names = [info.name for info in islice(data.list(), _LOOKED_AT) if not is_hidden_name(info.name)]
     others = (is_readable_image(name) or any(shape.search(name) for shape in SHARD_NAMES.values()) for name in names)
     if not any(name.endswith(PARQUET) for name in names) or any(others):
@@ -235,7 +236,7 @@ def _tables(data: Storage) -> dict[str, int]:
 
 
 def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool) -> str:
-    """Copy the pictures inside of parquet files, which cannot be read one at a time, into tars; return their URL.
+    """Copy the pictures in parquet files, which cannot be read one at a time, into tars; return their URL.
 
     Raises:
         UsageError: The disk has not enough room, or the tables have no column of pictures; or a place that the user
@@ -258,17 +259,17 @@ def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool) ->
         free_bytes = shutil.disk_usage(Path(place.url).parent).free
         if free_bytes < num_bytes:
             raise UsageError(
-                f"{data.url}: pictures inside of parquet files are copied, {human_bytes(num_bytes)}, and the disk of "
+                f"{data.url}: copying the pictures in parquet files takes {human_bytes(num_bytes)}, and the disk of "
                 f"{place.url} has {human_bytes(free_bytes)} left; set index to another folder or a bucket"
             )
-    say(f"{data.url}: copying the pictures inside of parquet files, {human_bytes(num_bytes)}, to {place.url}, once")
+    say(f"{data.url}: copying the pictures in parquet files, {human_bytes(num_bytes)}, to {place.url}, once")
     dataprep.build_table(source=data.url, output=place.url, format="webdataset", overwrite=found is not None)
     return place.url
 
 
 @contextmanager
 def _alone(index: str) -> Iterator[None]:
-    """Let one process of this machine at a time make an index on a disk; the others find it made."""
+    """Let one process of this machine at a time make an index on a disk; the others then find it."""
     storage = open_storage(index)
     if not storage.is_local:
         yield
@@ -314,7 +315,7 @@ class _Lines(_Quiet):
         say(f"index: {what}")
 
     def started(self, shards: int, num_bytes: int) -> None:
-        say(f"index: reading where each image is in {human_bytes(num_bytes)}, once; later runs use the index")
+        say(f"index: indexing the images in {human_bytes(num_bytes)}, once; later runs use the index")
 
     def log(self, line: str) -> None:
         say(line)

@@ -41,7 +41,7 @@ FIELDS: Mapping[str, str] = {
     "skipped_images": "Images that were masked because they could not be read. Run `dataprep verify --deep`.",
     "epoch": "Epoch of the next batch.",
 }
-"""Numbers of a report without PREFIX, each with its meaning; counts start at the last report."""
+"""Names of a report's numbers, without PREFIX, with their meanings; counts start at the last report."""
 
 
 class HasSnapshot(Protocol):
@@ -57,7 +57,7 @@ class MetricsCallback:
     Args:
         loader: Loader of the training run.
         log: Function that logs a dictionary of numbers for a step, e.g. `wandb.log`.
-        every: Number of calls from one report to the next, and until the first one.
+        every: Number of calls between two reports, and before the first one.
         clock: Function that returns the time, seconds.
     """
 
@@ -124,7 +124,7 @@ def differences(before: Snapshot, now: Snapshot, elapsed_s: float) -> dict[str, 
 
 
 def _since(before: Snapshot, now: Snapshot, stage: str, name: str) -> Durations:
-    """Return the durations of a stage between two looks at a loader."""
+    """Return the durations of a stage between two snapshots of a loader."""
     nothing = StageTimes()
     later, earlier = now.stages.get(stage, nothing), before.stages.get(stage, nothing)
     return later.by_name()[name].since(earlier.by_name()[name])

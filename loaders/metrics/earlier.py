@@ -71,7 +71,7 @@ class Comparison:
 
 
 def read_earlier(path: Path | None, part: str, command: str) -> Mapping[str, Any] | None:
-    """Read what a command printed with `--json` in an earlier run; None without a path.
+    """Read the `--json` output of an earlier run of a command; None without a path.
 
     Args:
         part: Name of a list that every such result has.
@@ -123,8 +123,7 @@ def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Compari
 
 
 def _leaves(value: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a document with their paths, in words: an object in a list has its name or URL, unless it is
-    the only one."""
+    """Yield the values of a document with their paths, in words: objects in a list of several are named."""
     if isinstance(value, Mapping):
         for name, each in value.items():
             yield from _leaves(each, *path, name)

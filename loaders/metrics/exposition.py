@@ -1,6 +1,6 @@
 """Every metric of a loader, and OpenMetrics over HTTP: what Prometheus scrapes from the loaders of a process.
 
-Nothing is measured for it: a scrape copies counters that the stages keep anyway. Loaders that name the same port share
+Nothing extra is measured: a scrape copies counters that the stages keep anyway. Loaders that name the same port share
 one server, which ends with the last of them. A forked process closes what it inherited, so it never keeps a port.
 """
 
@@ -27,10 +27,10 @@ PREFIX = "dataprep_loader_"
 LOADER_LABELS = ("split", "rank", "loader")
 """Labels of every metric; `loader` numbers the open loaders of a process from 0."""
 BUCKETS_S = (*(float(f"{step}e{decade}") for decade in range(-4, 2) for step in (1, 2, 5)), 100.0)
-"""Upper bounds of the buckets that Prometheus gets, seconds; finer ones would be some hundred series a stage."""
+"""Upper bounds of the buckets for Prometheus, seconds; all of ours would be some hundred series a stage."""
 
 Values: TypeAlias = Mapping[tuple[str, ...], float | Durations]
-"""Values by the values of a metric's own labels."""
+"""Values of a metric, by the values of its own labels."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +144,7 @@ METRICS = (
     Metric(
         name="fetched_bytes",
         kind="counter",
-        text="Bytes that were read from the bucket or disk, without those of the cache. Its rate near that of the "
+        text="Bytes that were read from the bucket or disk, without the cache. If the rate is near the limit of the "
         "network or disk: set cache_dir for a bucket, or store smaller images with `dataprep convert`.",
         values=_fetched("bytes_read"),
     ),

@@ -7,8 +7,8 @@
  "epoch_samples": 1000000}
 
 Anyone may have written the file: its size, its number of datasets and every value are bounded, and unknown fields are
-refused. A relative URL is relative to the file's folder. Shards are numbered on from dataset to dataset, and each is
-read where it is.
+refused. A relative URL is relative to the file's folder. Shards are numbered consecutively over all datasets, and each
+is read where it is.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class MixtureSource:
     name: str = ""
     """Name in `batch.fields["dataset"]` and in the state; by default the last part of the URL."""
     at_end: AtEnd = "repeat"
-    """Action at the end of the dataset: `repeat` begins its next pass, `drop` gives its weight to the others, `stop`
-    ends the mixture."""
+    """Action at the dataset's end: `repeat` begins its next pass, `drop` gives others its weight, `stop` ends the
+    mixture."""
     epochs: int = 1
     """Epochs of its own after which a dataset ends that is not repeated."""
 
@@ -126,8 +126,8 @@ class MixtureSpec:
             for value in values:
                 if value in seen:
                     raise UsageError(
-                        f"{self.label}: two datasets {what} {value!r}; give each a name of its own, and every split of "
-                        "a dataset once, with the weight of both"
+                        f"{self.label}: two datasets {what} {value!r}; give each its own name, and every split of a "
+                        "dataset only once, with the weight of both"
                     )
                 seen.add(value)
         if self.labels not in get_args(Labels):
@@ -151,8 +151,8 @@ class MixtureSpec:
         weights = whole_weights([int(fraction * unit) for fraction in fractions])
         if sum(weights) > MAX_TOTAL:
             raise UsageError(
-                f"{self.label}: as whole numbers the weights have the sum {sum(weights):,}, expected {MAX_TOTAL:,} or "
-                "less; give weights with fewer digits"
+                f"{self.label}: the sum of the weights as whole numbers is {sum(weights):,}, expected {MAX_TOTAL:,} "
+                "or less; give weights with fewer digits"
             )
         return weights
 
@@ -253,7 +253,7 @@ def _fraction(weight: object) -> Fraction:
     found = Fraction(float(weight)).limit_denominator(MAX_DENOMINATOR)
     if weight and not found:
         raise UsageError(
-            f"weight {quoted(weight)} is nearer to 0 than to 1/{MAX_DENOMINATOR:,}; make all weights larger"
+            f"weight {quoted(weight)} is closer to 0 than to 1/{MAX_DENOMINATOR:,}; make all weights larger"
         )
     return found
 
@@ -355,8 +355,7 @@ class MixedDataset(Dataset):
             part.dataset.check_stored_fields(self.stored_fields(names), own, deadline_s)
 
     def _check_type(self, name: str) -> None:
-        """Raise UsageError if the datasets have a field with other types, or a field with the name of the mixture's
-        own."""
+        """Raise UsageError if a field has different types in the datasets, or the name of the mixture's own field."""
         types = {part.name: part.dataset.manifest.features.get(name) for part in self.parts}
         owner = next((part for part, kind in types.items() if kind is not None), None)
         if name == DATASET_FIELD and owner is not None:
@@ -370,7 +369,7 @@ class MixedDataset(Dataset):
                 f"{part} has {'none' if kind is None else json_text(features_document({name: kind})[name])}"
                 for part, kind in types.items()
             )
-            raise UsageError(f"field {name!r} must be the same in all datasets of a mixture, got other types: {found}")
+            raise UsageError(f"field {name!r} must have the same type in all datasets of a mixture, got {found}")
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the fields that are stored with the images."""
@@ -530,8 +529,8 @@ def joined_labels(parts: tuple[Part, ...], labels: Labels) -> tuple[tuple[str, .
 
     Args:
         parts: The datasets.
-        labels: `joined`: the classes are those of all datasets, in the order of their first occurrence; `own`: the
-            classes are known only if all datasets have the same.
+        labels: `joined`: the classes of all datasets, in the order of their first occurrence; `own`: classes are known
+            only if all datasets have the same.
     """
     lists = [part.dataset.manifest.classes for part in parts]
     if labels == "own" or len({classes for classes in lists if classes}) <= 1:

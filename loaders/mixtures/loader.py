@@ -1,6 +1,6 @@
 """The loader over several datasets at once: `loaders.mixture` describes them, `open_loader` opens them.
 
-A plan shares the positions of the mixture's order out among ranks and batches.
+A plan divides the positions of the mixture's order among ranks and batches.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class MixedPlan(_MixedBatches):
 
     def _batch(self, number: int, sources: list[_Source], released: list[Pick]) -> list[tuple[int, Pick]]:
         """Return the rows of one batch; all batches before it were taken from the sources. `released` holds samples at
-        home here that other ranks take, and that no pick has named yet."""
+        home here that other ranks take, until a pick of this rank lists them."""
         positions, members, indexes, home, is_mine = self.share(number)
         rows = np.cumsum(is_mine) - 1
         wanted = (is_mine | (home == self.rank)) & (indexes // self.world_size % self.parts == self.part)
@@ -157,18 +157,18 @@ class _Source:
         return next(self._at_home)
 
     def elsewhere(self, index: int) -> Pick:
-        """Return a sample that is at home in another rank, as a piece of its own."""
+        """Return a sample that is at home in another rank, as a separate piece."""
         if self._lookup is None:
             self._lookup = Lookup(self._order)
         return self._lookup.at(index)
 
 
 MIXTURE_VERSION = 1
-"""Version of the function from positions to datasets, in states; another one is refused."""
+"""Version, in states, of the function from positions to datasets; other versions are refused."""
 MAX_CHANGES = 64
-"""Maximum number of times that the weights of a run can change: all are in its state."""
+"""Maximum number of changes of a run's weights, which are all in its state."""
 MIN_REQUESTS_SHARE = 1 / 16
-"""Minimum share of the requests in flight, so that a dataset of little weight does not wait for each of its images."""
+"""Minimum share of the requests in flight, so that a dataset of small weight does not wait for each image."""
 
 
 def mixture(
@@ -197,7 +197,7 @@ def mixture(
         sources = listed_sources(source, at_end)
         return Mixture(MixtureSpec(where="", sources=sources, labels=labels, epoch_samples=epoch_samples))
     if (at_end, labels, epoch_samples) != ("repeat", "joined", None):
-        raise UsageError(f"{source}: the file says at_end, labels and epoch_samples; set them there")
+        raise UsageError(f"{source}: at_end, labels and epoch_samples must be set in the file, not here")
     return Mixture(read_spec(str(source)))
 
 
@@ -220,7 +220,7 @@ class Mixture:
     def open_dataset(
         self, split: str, region_policy: str = "refuse", *, deadline_s: float = DEADLINE_S
     ) -> MixedDataset:
-        """Read the manifests of all datasets; the arguments are those of `loaders.dataset.open_dataset`.
+        """Read the manifests of all datasets; arguments as for `loaders.dataset.open_dataset`.
 
         Raises:
             UsageError: A dataset or split does not exist, or two datasets have the same images.
@@ -259,7 +259,7 @@ class MixtureLoader(Loader):
         super().__init__(dataset, replace(config, fields=fields))
 
     def end_with_a_whole_batch(self) -> None:
-        """Leave out the last batch if the mixture ends within it: a training does not take rows without a sample."""
+        """Leave out the last batch if the mixture ends within it, because training cannot use rows without a sample."""
         self._whole_batches = True
         if isinstance(self.order, MixedOrder):
             self.order = replace(self.order, whole_batches=True)
@@ -289,15 +289,15 @@ class MixtureLoader(Loader):
         return found
 
     def order_from(self, epoch: int) -> Order:
-        """Return the order that has an epoch's first batch: of a new run if datasets were taken out since."""
+        """Return the order that has an epoch's first batch: a new run's if datasets were removed since."""
         order = self.order
         if isinstance(order, MixedOrder) and order.first_position(epoch) < order.changes[-1].start:
             self.order = self._order() if any(each.order is None for each in order.members) else order
         return super().order_from(epoch)
 
     def _order_after(self, state: Mapping[str, Any]) -> tuple[Order, tuple[EarlierData, ...]]:
-        """Return the order of a run that goes on with this loader's datasets and weights: datasets that the state's run
-        has had count from where they were, also those that are not in this mixture."""
+        """Return the order of a run that continues with this loader's datasets and weights; datasets of the state's
+        run, even those no longer in the mixture, keep their place."""
         now = self._order()
         if not isinstance(now, MixedOrder):
             return super()._order_after(state)
@@ -305,12 +305,14 @@ class MixtureLoader(Loader):
         members = tuple(own.get(name) or _taken_out(name, each) for name, each in theirs.items())
         members += tuple(member for name, member in own.items() if name not in theirs)
         if len(members) > MAX_DATASETS:
-            raise UsageError(f"{self.dataset.data_url}: {len(members)} datasets in a run, expected {MAX_DATASETS}")
+            raise UsageError(
+                f"{self.dataset.data_url}: {len(members)} datasets in a run, expected up to {MAX_DATASETS}"
+            )
         then = replace(now, members=members, changes=_changes(state, len(members)))
         if (wrong := then.wrong_change()) is not None:
             raise UsageError(
-                f"the state's mixture: the counts {list(wrong.counts)} at position {wrong.start:,} do not follow from "
-                "the weights before; take the state of a loader"
+                f"the state's mixture: the counts {list(wrong.counts)} at position {wrong.start:,} contradict the "
+                "weights before it; the state is damaged, use one that a loader returned"
             )
         weights = dict(zip(own, now.changes[0].weights, strict=True))
         changes = then.changed(position, tuple(weights.get(each.name, 0) for each in members), now.epoch_samples)
@@ -329,7 +331,7 @@ class MixtureLoader(Loader):
         return replace(then, members=members, changes=changes), ()
 
     def _member_after(self, member: Member, theirs: _Dataset, count: int) -> Member:
-        """Return a dataset that goes on at an index, through a change of its revision or view if there was one."""
+        """Return a dataset that continues at an index, after a change of its revision or view if there was one."""
         ours = member.document
         if ours["dataset"] == theirs["dataset"] and "earlier" not in theirs:
             return member
@@ -347,7 +349,7 @@ class MixtureLoader(Loader):
         return member._replace(order=_behind(found.order, first), document=document)
 
     def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
-        """Return our sequence and a state's, without what may differ: datasets that only one has, and their places."""
+        """Return our sequence and a state's, without parts that may differ: datasets of only one, and their places."""
         ours, theirs = super()._compared(state)
         if not isinstance(self.order, MixedOrder):
             return ours, theirs
@@ -404,7 +406,8 @@ class MixtureLoader(Loader):
         return tuple(found)
 
     def _check_budget(self) -> None:
-        """Share the memory for encoded images out among the datasets in buckets, as much as each must hold at least."""
+        """Divide the memory for encoded images among datasets in buckets: what each must hold, and the rest by
+        weight."""
         if not isinstance(self.order, MixedOrder):
             return
         sharers = max(1, self.config.processes)
@@ -561,7 +564,7 @@ def _changes(state: Mapping[str, Any], num_datasets: int) -> tuple[Change, ...]:
 
 
 def _taken_out(name: str, document: _Dataset) -> Member:
-    """Return a dataset of a state that is not in the mixture any more."""
+    """Return a dataset of a state that is no longer in the mixture."""
     samples = document["passes"] * document["samples"]
     stop = None if document["at_end"] == "repeat" else document["epochs"] * samples
     own = {key: value for key, value in document.items() if key != "place"}
@@ -582,7 +585,7 @@ def _refuse_same(label: str, parts: list[Part]) -> None:
         if identity in seen:
             raise UsageError(
                 f"{label}: {seen[identity]} and {part.name} have the same images in the same order, so batches would "
-                "have images twice; give them once, with the weight of both"
+                "contain images twice; list only one, with the weight of both"
             )
         seen[identity] = part.name
 

@@ -44,7 +44,7 @@ MAX_TOTAL = 2**32
 """Maximum sum of the weights as whole numbers without a common divisor; the points then fit in 64 bits."""
 _STEP = 703
 """Thousandths of the circle between two successive positions: 703/1000 = [0; 1, 2, 2, 1, 2, 1, 1, 1, 2, 1, 2] has the
-smallest partial quotients of all fractions over 1,000, so windows of a batch's size are balanced well, too."""
+smallest partial quotients of all fractions over 1,000, so windows of a batch's size are well balanced, too."""
 _POINTS_AT_ONCE = 1024
 """Number of positions whose points are computed at once: products stay below 2^63 for weights up to MAX_TOTAL."""
 
@@ -95,7 +95,7 @@ class Proportions:
         return _STEP * WINDOW * self._total + _drift(self._units)
 
     def at(self, position: int) -> int:
-        """Return the number of the dataset that a position takes a sample of."""
+        """Return the number of the dataset whose sample is at a position."""
         return bisect_right(self._bounds, position * self._stride % self._points) - 1
 
     def between(self, first: int, stop: int) -> NDArray[np.int64]:
@@ -146,11 +146,11 @@ def _drift(units: tuple[int, ...]) -> int:
     if not rests:
         return 0  # all weights are whole thousandths: each window has exactly its share
     # Three things must hold. Drift is at least 1, or the sequence would repeat after 1,000 positions and a weight of
-    # 1/3 would have 333/1000 for ever. It is at most the bound above, or some window would be two samples off. And A
-    # and M must be coprime, or only every n-th point of the circle would be visited, so that M positions would not have
+    # 1/3 would have 333/1000 forever. It is at most the bound above, or some window would be two samples off. And A and
+    # M must be coprime, or only every n-th point of the circle would be visited, so that M positions would not have
     # exactly the weights' shares: 703,000 * total is 0 modulo every prime factor of M, which are those of 10 * total,
-    # so A is the drift modulo each of them, and the drift alone decides. The search ends at 1 at the latest.
-    # About 0.38, the golden ratio's square, spreads the windows that have one more as evenly as the limit allows.
+    # so A is the drift modulo each of them, and the drift alone decides. The search ends at 1 at the latest. About
+    # 0.38, the golden ratio's square, spreads the windows that have one more as evenly as the limit allows.
     drift = min(min(rests), total - max(rests), max(1, round(0.382 * total)))
     while gcd(drift, 10 * total) > 1:
         drift -= 1
@@ -200,7 +200,7 @@ class Member(NamedTuple):
     """Number of samples after which the dataset ends; None for one that is repeated."""
     name: str = ""
     document: Mapping[str, Any] = {}
-    """What a state says of the dataset."""
+    """A state's description of the dataset."""
 
 
 class Segment(NamedTuple):
@@ -250,7 +250,7 @@ class MixedOrder(Order):
     members: tuple[Member, ...]
     """All datasets since the run began."""
     changes: tuple[Change, ...]
-    """Weights from position 0 on, and from every later position at which they were changed."""
+    """Weights from position 0 on, and from every later position where they were changed."""
     whole_batches: bool = False
     """Whether the mixture ends with the last batch that its samples fill, as in training."""
 
@@ -351,11 +351,11 @@ class MixedOrder(Order):
         """Yield the segments from a change until the next one."""
         # A segment is a piece of the sequence that one `Proportions` describes, so that a position is found without
         # those before it. It must end right behind the last sample of the first dataset that ends: one position later
-        # that dataset would be asked for a sample that it does not have, one earlier its last sample would be left to
-        # a segment without it. The next segment counts from its own start, with the indexes that the datasets have
+        # that dataset would be asked for a sample that it does not have, one earlier its last sample would be left to a
+        # segment without it. The next segment counts from its own start, with the indexes that the datasets have
         # reached; so no sample is repeated or skipped where weights change. Each round ends a dataset for good and has
-        # at least one position, because whoever has ended is left out before: there are at most as many segments
-        # between two changes as datasets, and the loop ends.
+        # at least one position, because ended datasets were left out before: there are at most as many segments between
+        # two changes as datasets, and the loop ends.
         start, counts = change.start, change.counts
         while True:
             takes_part = [number for number, weight in enumerate(change.weights) if weight]

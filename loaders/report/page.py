@@ -1,6 +1,6 @@
 """A diagnosis as one self-contained HTML page; docs/bottleneck.md says how to read it.
 
-Numbers become text here and in wording.py; the template decides where it is shown.
+Numbers become text here and in wording.py; the template places them.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ PASSES = 0.9
 """Utilisation of the accelerator at which a run passes MLPerf Storage."""
 NEEDS = {"restart": "another run", "rebuild": "the dataset built again", "copy": "the dataset copied"}
 SHARES_CORES = 0.25
-"""Share of an image's CPU time at which a stage is marked if the cores are the limit."""
+"""Share of an image's CPU time from which on a stage is marked if the cores are the limit."""
 
 
 def rate(images_per_s: float) -> str:
@@ -53,7 +53,7 @@ def is_lower_bound(found: Diagnosis, stage: StageRate) -> bool:
 
 
 def lower_bounds_note(found: Diagnosis) -> str:
-    """Return sentences about stages that were slower alone than in the run, and about the sign `≤`; empty if there are
+    """Return sentences about stages that were slower alone than in the run, and the sign `≤`; empty if there are
     none."""
     notes = []
     alone, in_run = found.compute_alone_images_per_s, compute_rate(found)
@@ -72,8 +72,7 @@ def lower_bounds_note(found: Diagnosis) -> str:
 
 
 def limiting_stages(found: Diagnosis) -> set[str]:
-    """Return the stage that is the limit, none if that is undecided; if the cores are the limit, the stages that take
-    most of them."""
+    """Return the limiting stage, none if undecided; if the cores are the limit, the stages that use most of them."""
     if found.undecided:
         return set()
     if found.limit != "cores":
@@ -93,7 +92,7 @@ def compute_rate(found: Diagnosis) -> float:
 
 
 def change_rates(found: Diagnosis, fix: Fix) -> dict[str, str]:
-    """Return the images/s of a change by where they come from: `predicted`, and `tried` and `applied` if it was run."""
+    """Return the images/s of a change by origin: `predicted`, and `tried` and `applied` if it was run."""
     rates = {"predicted": rate(fix.predicted_images_per_s)}
     if fix.is_tried:
         rates["tried"] = rate(fix.images_per_s)

@@ -144,7 +144,7 @@ USAGE = {
     ),
     "images of a dataset with originals": (
         [*"build imagenet --source s --output o --format tfrecord --images 5".split()],
-        "imagenet has as many images as its originals",
+        "imagenet has a fixed number of images",
     ),
     "no originals": (
         [*"build imagenet --source nowhere --output o --format tfrecord".split()],

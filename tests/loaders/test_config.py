@@ -130,7 +130,7 @@ def test_a_group_may_stand_alone_and_a_list_becomes_a_tuple():
     for wrong in ((), 3, "views", [Views(), None]):
         with pytest.raises(UsageError, match=r"views must be loaders.Views or a tuple of them, got "):
             checked_groups(wrong)
-    with pytest.raises(UsageError, match="views: an image may have 64 views, got 65; take fewer"):
+    with pytest.raises(UsageError, match="views: an image may have at most 64 views, got 65"):
         checked_groups((Views(count=60), Views(count=5)))
 
 

@@ -60,7 +60,7 @@ def test_an_unknown_split_is_an_error_that_lists_the_splits(dataset):
 
 def test_the_file_of_a_mixture_is_no_dataset(tmp_path):
     (tmp_path / "mix.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"mix.json: expected a dataset, got what may be the file of a mixture"):
+    with pytest.raises(UsageError, match=r"mix.json: expected a dataset, got what looks like the file of a mixture"):
         open_dataset(str(tmp_path / "mix.json"), "train")
 
 

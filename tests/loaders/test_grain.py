@@ -173,7 +173,7 @@ def test_wrong_use_is_one_line(dataset):
     other = iter(open_batches(url, batch_size=BATCH, image_size=32))
     with pytest.raises(UsageError, match=r"the state is of another sequence: .*seed"):
         other.set_state(iter(batches).get_state())
-    with pytest.raises(UsageError, match="epochs must be None, or 1 or more of what is shuffled, got 0"):
+    with pytest.raises(UsageError, match="epochs must be None, or 1 or more of shuffled data, got 0"):
         open_batches(url, batch_size=BATCH, epochs=0)
     with pytest.raises(UsageError, match="no setting bach_size"):
         open_batches(url, batch_size=BATCH, bach_size=3)

@@ -200,7 +200,7 @@ def test_a_state_goes_on_with_other_pixels_of_the_same_images(reference, dataset
         state = next(iter(loader)).state
     with open_loader(str(dataset("webdataset")), **{**SMALL, **change}) as other:
         other.load_state_dict(state)
-        assert ": goes on with other images: " in capsys.readouterr().err
+        assert ": continues with other images: " in capsys.readouterr().err
         assert next(iter(other)).keys == reference[1][0]
 
 
@@ -221,7 +221,7 @@ def test_an_evaluation_goes_on_only_after_whole_batches(dataset):
         ({"position": 2**63}, r"the state: \$.position: expected int <= 9007199254740991"),
         ({"batches": [3, 48]}, "the state's position must be 48 and a multiple of the batch of 12, got"),
         ({"sequence": {}}, "the state's batch_size must be a number of images, got None"),
-        ({"sequence": None}, "a state is what state_dict\\(\\) returned, got {.*'sequence': None}"),
+        ({"sequence": None}, "a state must be what state_dict\\(\\) returned, got {.*'sequence': None}"),
     ],
     ids=str,
 )
@@ -238,7 +238,7 @@ def test_a_damaged_state_is_refused_and_changes_nothing(dataset, split, change, 
 def test_what_is_no_state_is_refused(dataset):
     with open_loader(str(dataset("webdataset")), **SMALL) as loader:
         for state in (None, [], "state.json"):
-            with pytest.raises(UsageError, match=r"a state is what state_dict\(\) returned, got"):
+            with pytest.raises(UsageError, match=r"a state must be what state_dict\(\) returned, got"):
                 loader.load_state_dict(state)
 
 

@@ -255,7 +255,7 @@ def test_a_rank_reads_a_piece_of_what_is_left_once(values, batches, world_size):
 def test_an_order_that_continues_has_no_sample_of_the_one_before():
     order = Order(shard_samples=(10, 10), seed=0, global_batch=4, samples_per_block=2)
     later = continued(order, 8, order, lambda shard: np.arange(10))
-    with pytest.raises(UsageError, match="position 7 is of an earlier revision or view"):
+    with pytest.raises(UsageError, match="position 7 belongs to an earlier revision or view"):
         later.lap_at(7)
 
 
@@ -317,7 +317,7 @@ def test_the_numbers_of_ranks_that_can_share_a_batch_are_said(batch, ranks, coul
         check_world(batch, 0, ranks)
     assert str(refused.value) == (
         f"a batch of {batch} cannot be shared by {ranks} ranks; give {could}, or a batch_size that {ranks} divides "
-        "(a saved state goes on with either)"
+        "(a saved state continues with either)"
     )
 
 

@@ -138,8 +138,8 @@ def test_an_image_that_cannot_be_decoded_is_an_error_or_masked(originals, tmp_pa
         ({"images": "bytes"}, "images 'bytes', expected one of decoded, encoded"),
         ({"images": "encoded", "image_size": 32}, "image_size: not a setting of encoded images"),
         ({"image_sise": 32}, "did you mean image_size"),
-        ({"epochs": 0}, "epochs must be None, or 1 or more of what is shuffled, got 0"),
-        ({"epochs": 2, "shuffle": False}, "epochs must be None, or 1 or more of what is shuffled, got 2"),
+        ({"epochs": 0}, "epochs must be None, or 1 or more of shuffled data, got 0"),
+        ({"epochs": 2, "shuffle": False}, "epochs must be None, or 1 or more of shuffled data, got 2"),
         ({"split": "test"}, "no split 'test'; it has train, val"),
     ],
 )

@@ -113,7 +113,7 @@ def test_padded_batches_are_collated_with_fields_and_views(dataset):
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_dataloader_with_workers_is_refused(loader, start):
     batches = DataLoader(adapter.TorchBatches(loader), batch_size=None, num_workers=2, multiprocessing_context=start)
-    with pytest.raises(UsageError, match="expected num_workers=0: the loader has workers of its own"):
+    with pytest.raises(UsageError, match="expected num_workers=0: the loader has its own workers"):
         next(iter(batches))
 
 

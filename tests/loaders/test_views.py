@@ -128,7 +128,7 @@ def test_a_state_goes_on_with_other_views_and_says_what_differs(dataset, capsys,
     with open_views(url, **SMALL) as loader, open_views(url, batch_size=24, views=views) as other:
         other.load_state_dict(loader.state_dict())
     said = capsys.readouterr().err
-    assert "goes on with other images: " in said
+    assert "continues with other images: " in said
     assert message in said
 
 
@@ -231,7 +231,7 @@ WRONG = [
     ({"views": (48, 4)}, r"views must be loaders.Views or a tuple of them, got \(48, 4\)"),
     ({"views": True}, "views must be loaders.Views or a tuple of them, got True"),
     ({"views": ()}, "views must be loaders.Views or a tuple of them"),
-    ({"views": (Views(count=60), Views(count=5))}, "views: an image may have 64 views, got 65; take fewer"),
+    ({"views": (Views(count=60), Views(count=5))}, "views: an image may have at most 64 views, got 65"),
     (
         {"transform": AnnotationTransform(AnnotationFields(size=None)), "fields": ("objects",)},
         "several views of an image carry no annotations through a transform; use open_loader, or a transform without",

@@ -106,7 +106,7 @@ _BAD: dict[str, tuple[Callable[[Path], None], str]] = {
     "name-backslash": (_backslash, "backslash"),
     "other-case": (_other_case, "two images have the key"),
     "other-suffix": (_other_suffix, "two images have the key"),
-    "script": (_script, "by its name it is not an image"),
+    "script": (_script, "by its name it is neither an image"),
     "terabyte": (_large, "for one image"),
 }
 

@@ -49,7 +49,7 @@ def _beside_a_good_one() -> dict[str, tuple[Entry, str]]:
         "folder-of-others": (_named(b"val2017/evil.jpg"), "not directly in train2017/"),
         "no-folder": (_named(b"evil.jpg"), "not directly in train2017/"),
         "folder-too-deep": (_named(b"train2017/a/evil.jpg"), "not directly in train2017/"),
-        "script": (_named(b"train2017/run.sh"), "by its name it is not an image"),
+        "script": (_named(b"train2017/run.sh"), "by its name it is neither an image"),
         "link": (Entry(name=name, data=b"/etc/passwd", mode=stat.S_IFLNK | 0o777), "symbolic link"),
         "device": (Entry(name=name, mode=stat.S_IFBLK | 0o600), "device or pipe"),
         "pipe": (Entry(name=name, mode=stat.S_IFIFO | 0o600), "device or pipe"),

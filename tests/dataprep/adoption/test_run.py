@@ -64,7 +64,7 @@ NOTHING = {
         ["a/b.txt"],
         r"no image \(found 1 \.txt\); expected .*, in class folders as in <class>/x.jpg or without classes",
     ),
-    "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train beside others \('more'\)"),
+    "splits beside others": (["train/a/x.jpg", "more/a/x.jpg"], r"folders train next to others \('more'\)"),
 }
 
 

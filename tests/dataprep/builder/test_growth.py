@@ -115,7 +115,7 @@ def test_an_image_that_changed_is_refused_and_named(pets, tmp_path):
     build_own(pets, url)
     before = digests(url)
     write_files(pets, {"train/cats/cat 0.jpeg": picture(9, size=(99, 99))})
-    with pytest.raises(SourceError, match=r"cats/cat=200 = 'cats/cat 0' has .* the sample of this key .* changes none"):
+    with pytest.raises(SourceError, match=r"cats/cat=200 = 'cats/cat 0' has .* the sample of this key .* never changes"):
         grow(pets, url)
     assert digests(url) == before
 
@@ -154,7 +154,7 @@ def test_a_source_of_some_of_the_classes_keeps_their_labels(pets, tmp_path):
 
 
 def test_where_there_is_no_dataset_nothing_is_added(pets, tmp_path):
-    with pytest.raises(UsageError, match="no dataset there to which anything can be added; leave out `append`"):
+    with pytest.raises(UsageError, match="no dataset there to append to; leave out `append`"):
         grow(pets, tmp_path / "out")
 
 

@@ -130,7 +130,7 @@ def test_references_are_not_made_of_a_plan_that_was_stored_already(claim, storag
     put(storage, name, b"")
     again.repair(storage, claim, print)
     put(storage, name, b"")
-    with pytest.raises(BuildError, match="run the same command again"):
+    with pytest.raises(BuildError, match="run the same command once more"):
         again.repair(storage, claim, print)
     assert storage.read(name) == b""
 

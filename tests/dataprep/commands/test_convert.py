@@ -55,7 +55,7 @@ def test_that_a_dataset_is_partial_stays(originals, tmp_path):
 def test_images_with_boxes_are_not_turned_without_them(pets, tmp_path):
     words = ["convert", pets, "--output", tmp_path / "out", "--format", "tfrecord", "--apply-exif", "--dry-run"]
     run = refuses(*words)
-    assert "--apply-exif turns images, but not the places in them (objects/bbox); leave it out" in run.stderr
+    assert "--apply-exif turns images, but not their boxes and points (objects/bbox); leave it out" in run.stderr
 
 
 def test_images_without_boxes_are_turned_upright(pairs, tmp_path):

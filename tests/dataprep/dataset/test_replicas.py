@@ -54,7 +54,7 @@ def test_concurrent_records_are_all_kept(storage_url):
 def test_recording_is_abandoned_if_others_keep_changing_the_list(tmp_path, monkeypatch):
     storage = open_storage(str(tmp_path))
     monkeypatch.setattr(type(storage), "replace", lambda *_: False)
-    with pytest.raises(StorageError, match="other processes changed it again and again; run the same command again"):
+    with pytest.raises(StorageError, match="other processes kept changing it; run the same command again"):
         record_replicas(storage, [replica("gs://a")])
 
 

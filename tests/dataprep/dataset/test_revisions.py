@@ -114,7 +114,7 @@ def test_the_list_of_removed_samples_has_no_key(tmp_path):
 )
 def test_a_list_with_other_places_is_refused(tmp_path, removed):
     storage, manifest = _changed(tmp_path, removed, ["a", "b"])
-    with pytest.raises(FormatError, match="not the places of 2 samples"):
+    with pytest.raises(FormatError, match="expected the places of 2 samples"):
         list(steps_back(storage, manifest.splits[0], manifest.changes))
 
 

@@ -458,7 +458,7 @@ def test_each_filter_gives_its_reason(limits, changes, reason):
 def test_a_limit_on_an_absent_column_is_refused():
     refuse_absent_columns(RowFilter(min_image_size=5), {"url": "URL"})
     refuse_absent_columns(RowFilter(max_punsafe=0.0), {"url": "URL", "punsafe": "punsafe"})
-    with pytest.raises(UsageError, match="`max_punsafe` needs a column punsafe, but the table has none"):
+    with pytest.raises(UsageError, match="`max_punsafe` needs a column punsafe, but the table has no such column"):
         refuse_absent_columns(RowFilter(max_punsafe=0.0), {"url": "URL"})
     with pytest.raises(UsageError, match="`nsfw` needs a column nsfw"):
         refuse_absent_columns(RowFilter(nsfw=("UNLIKELY",)), {"url": "URL"})

@@ -78,7 +78,7 @@ def test_requests_and_jobs_of_another_recipe_are_refused(tmp_path):
     plain = BuildRequest(options=options, source_url="a", output_url=str(tmp_path), max_reject_ratio=0.0)
     with pytest.raises(UsageError, match="laion is built from a table of URLs, got no table"):
         WEB.plan(plain, BuildProgress(quiet=True), keep=False)
-    with pytest.raises(UsageError, match="built within limits, got none"):
+    with pytest.raises(UsageError, match="needs limits, got none"):
         WEB.build_shard(BuildJob(str(tmp_path), "a", "_build/0/1", "web"), 0)
 
 
@@ -174,7 +174,7 @@ def test_a_repair_names_shards_that_only_the_lost_manifest_lists(web, tmp_path):
     assert retry(url).came == 1
     for name in (MANIFEST, "train/00001.tar"):
         storage.delete(name)
-    with pytest.raises(BuildError, match=r"train/00004.tar: a shard that retry-failed has added, but the dataset.json"):
+    with pytest.raises(BuildError, match=r"train/00004.tar: retry-failed added this shard, but the dataset.json"):
         build_table(web, tmp_path, url, "webdataset")
     assert storage.stat("train/00004.tar")
     for name in ("train/00004.tar", "train/00004.parquet", "train/00004_stats.json"):

@@ -212,7 +212,7 @@ def test_another_file_in_the_place_is_a_conflict(storage):
 def test_missing_files_are_named(storage):
     receipt = attempt(storage, FIRST, b"one")
     storage.delete(f"{receipt.fetched.attempt}/{SAMPLES}")
-    with pytest.raises(StorageError, match=f"{SAMPLES}: not put in place from _build/tmp/{FIRST}"):
+    with pytest.raises(StorageError, match=f"{SAMPLES}: could not be put in place from _build/tmp/{FIRST}"):
         put_in_place(storage, receipt)
 
 

@@ -218,7 +218,7 @@ WHOLE = {
     "element-number": (b'{"annotations": [7]}', "annotation 7"),
     "element-list": (b'{"annotations": [[1, 2]]}', "expected"),
     "twice": (b'{"images": [], "images": []}', "'images' as a name"),
-    "not-utf8": (b'{"images": ["\xff"]}', "no UTF-8"),
+    "not-utf8": (b'{"images": ["\xff"]}', "not UTF-8"),
     "digits": (b'{"annotations": [{"id": ' + b"9" * 10_000 + b"}]}", "digits"),
 }
 

@@ -209,7 +209,7 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
         (["1.jpg"], [{"file_name": "1.jpg", "a/b": 3}], {}, "is not allowed: expected 1 to 100 characters, no"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": "x"}], {"label_from": "none"}, "`label_from` label"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": 0.5}], {}, "`label_from` label: it has float64 values or lists"),
-        (["1.jpg"], [{"file_name": "1.jpg", "label": -1}], {}, "expected integers from 0"),
+        (["1.jpg"], [{"file_name": "1.jpg", "label": -1}], {}, "expected integers of 0 or more"),
         (["1.jpg"], [{"file_name": "1.jpg", "label": "a/b"}], {}, "expected one that can name a folder"),
         (["1.jpg", "2.jpg"], [{"file_name": f"{n}.jpg", "label": "x" * (n - 1)} for n in (1, 2)], {}, "empty label"),
         (["1.jpg", "2.jpg"], ROWS, {"label_from": "breed"}, "`label_from` breed: no such column (columns: n)"),

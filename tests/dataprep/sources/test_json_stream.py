@@ -71,7 +71,7 @@ def test_numbers_are_not_cut_at_the_end_of_what_is_read():
         (b'{"a": ["x]}', "Unterminated string"),
         (b'{"a": [' + b"9" * 5000 + b"]}", "digits"),
         (b'{"a": ' + b"[" * 100_000, "recursion"),
-        (b'{"a": ["\xff"]}', "no UTF-8"),
+        (b'{"a": ["\xff"]}', "not UTF-8"),
         (b'{"a": [1,]}', "Expecting value"),
         (b"\xef\xbb\xbf{}", "expected '{'"),
         (b"{1: 2}", "1 as a name"),

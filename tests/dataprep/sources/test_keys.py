@@ -106,7 +106,7 @@ def test_a_name_is_split_into_its_parts(name, parts):
         ("a\0b", "NUL"),
         ("a\nb", "line end"),
         ("\ud800", "not text"),
-        ("y" * 100_000, "its name has 100,000 bytes, at most 4,096"),
+        ("y" * 100_000, "its name has 100,000 bytes, expected at most 4,096"),
     ],
 )
 def test_harmful_names_are_refused(name, words):
@@ -140,7 +140,7 @@ def test_other_files_are_skipped_by_their_names(name):
 
 @pytest.mark.parametrize("name", ["a.sh", "a", "a.jpg.part", "labels.txt", "x.tar", "README.exe"])
 def test_unknown_names_are_refused(name):
-    with pytest.raises(SourceError, match="by its name it is not an image"):
+    with pytest.raises(SourceError, match="by its name it is neither an image"):
         is_image(name_parts(name))
 
 

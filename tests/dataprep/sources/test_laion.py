@@ -68,11 +68,11 @@ def test_columns_of_relaion_get_their_roles_and_its_hash_is_not_verified():
 @pytest.mark.parametrize(
     ("names", "overrides", "text"),
     [
-        (["LINK"], {}, "no column of URLs among LINK; say which one with `column` url=NAME$"),
+        (["LINK"], {}, "no column of URLs among LINK; name it with `column` url=NAME$"),
         (["url;caption"], {}, "`column` url=NAME; separate columns with commas, in .tsv files with tabs"),
         (["https://a.example/1.jpg", "a cat"], {}, "the first line has a URL where the name of a column is expected"),
         (["http://a.example/1.jpg"], {"url": "http://a.example/1.jpg"}, "add a first line that names the columns"),
-        (["URL", "url"], {}, "the columns URL and url both may be url; say `column` url=URL"),
+        (["URL", "url"], {}, "the columns URL and url both may be url; choose one with `column` url=URL"),
         (["URL"], {"urls": "URL"}, "`column` urls=URL: expected one of url, caption"),
         (["URL"], {"caption": "ALT"}, "`column` caption=ALT: the table has URL"),
     ],

@@ -39,7 +39,9 @@ def test_a_file_with_other_images_is_refused(tmp_path, count):
     with unpacking(output, unpacked_name(packed_source(table, is_unpacked=True))) as add:
         for _ in range(count):
             add(b"image")
-    with pytest.raises(StorageError, match=rf"has {count} images, .*x.parquet has 2 rows: it was not unpacked"):
+    with pytest.raises(
+        StorageError, match=rf"has {count} images, .*x.parquet has 2 rows: it was unpacked from another"
+    ):
         read(path, output)
 
 

@@ -144,7 +144,7 @@ def without_path(rows, number):
 @pytest.mark.parametrize(
     ("rows", "own", "text"),
     [
-        (without_path(hub_rows(3), 2), {}, "row 3: no path to make a key of, unlike in other rows; .*`key_from` row"),
+        (without_path(hub_rows(3), 2), {}, "row 3: no path to make a key of, unlike other rows; .*`key_from` row"),
         (hub_rows(2, paths=False), {"key_from": "path"}, "row 1: no path to make a key of"),
         (
             [*hub_rows(2), *hub_rows(1)],
@@ -191,7 +191,7 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
         (["image,n", ",1"], "1 of 1 images are not below .*: no path .line 2."),
         (
             ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
-            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples by `key_from` row",
+            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples with `key_from` row",
         ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "outside.jpg is a link out of .*secret.jpg"),

@@ -144,8 +144,8 @@ def test_text_that_is_not_utf_8_is_refused_by_its_line(tmp_path, monkeypatch, na
     ("name", "data", "text"),
     [
         ("t.csv", b"URL,TEXT\na,b\nc\n", "row 1 has 1 fields, the header 2"),
-        ("t.csv", b'URL,TEXT\na"b",c\nd,e"\n"f,g\n', "quotes do not pair|correct the row"),
-        ("t.jsonl", b'{"URL": 1}\n{"URL": 2, "more": 3}\n', "a field 'more' that the first row has not"),
+        ("t.csv", b'URL,TEXT\na"b",c\nd,e"\n"f,g\n', "unpaired quotes|correct the row"),
+        ("t.jsonl", b'{"URL": 1}\n{"URL": 2, "more": 3}\n', "a field 'more' that the first row lacks"),
         ("t.jsonl", b'{"URL": 1}\nnothing\n', "correct the row"),
     ],
 )

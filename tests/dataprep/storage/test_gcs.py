@@ -167,8 +167,8 @@ def test_a_bucket_without_a_prefix_is_a_storage(gcs: GCSEmulator) -> None:
 @pytest.mark.parametrize(
     ("name", "wanted"),
     [
-        ("é" * 513, "must have 1,024 bytes at most, has 1,0"),
-        ("\udce9", "must be text, and has bytes that are not UTF-8"),
+        ("é" * 513, "must have at most 1,024 bytes, got 1,0"),
+        ("\udce9", "must be UTF-8 text, got other bytes"),
     ],
 )
 def test_names_that_a_bucket_cannot_have_are_refused(storage: GCSStorage, name: str, wanted: str) -> None:

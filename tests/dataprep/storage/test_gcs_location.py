@@ -47,7 +47,7 @@ def test_the_storage_layout_gives_the_location_and_names_the_missing_permission(
 
 
 def test_both_missing_permissions_are_named():
-    with pytest.raises(UndecidedError, match=f"permission {GET_BUCKET} is missing, and so is {LIST_OBJECTS}"):
+    with pytest.raises(UndecidedError, match=f"neither permission {GET_BUCKET} nor {LIST_OBJECTS}"):
         bucket_location("told-nothing")
 
 

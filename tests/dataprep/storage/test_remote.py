@@ -253,7 +253,7 @@ with file_server(Path({str(tmp_path)!r})) as url:
 """
     done = run_python(script)
     assert (
-        'this process was forked after its parent had read from the web server, and cannot; start workers with "'
+        'this process cannot read from the web server, because its parent did before the fork; start workers with "'
         in (done.stdout)
     ), done
 

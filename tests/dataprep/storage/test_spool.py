@@ -101,7 +101,7 @@ def test_a_spool_file_taken_before_it_was_locked_is_made_again(
 
 @pytest.mark.timeout(60)
 def test_a_file_system_that_keeps_no_folders_is_an_error() -> None:
-    with pytest.raises(StorageError, match=r"/proc/no-such/.*: no folder can be made here; choose another place"):
+    with pytest.raises(StorageError, match=r"/proc/no-such/.*: no folder can be created here; choose another place"):
         LocalStorage(Path("/proc/no-such")).create("x", b"data")
 
 

@@ -153,7 +153,7 @@ def test_bytes_after_the_last_record_are_found(copy):
     copy.write(shard, (copy.root / shard).read_bytes() + bytes(512))
     copy.sign()
     text = details(verify_here(copy.root))
-    assert f"format {shard}: after 7 records, bytes follow that do not end a shard" in text
+    assert f"format {shard}: after 7 records, got other bytes than the end of a shard" in text
 
 
 def test_an_image_that_is_none_is_found_by_a_deep_look(copy):

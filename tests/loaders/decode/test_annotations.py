@@ -205,7 +205,7 @@ def test_a_state_names_the_transform(marked, capsys):
         loader.load_state_dict(state)
     with open_loader(marked(), batch_size=8, fields=PEOPLE.names, transform=AnnotationTransform(PEOPLE)) as other:
         other.load_state_dict(state)
-    assert re.search(r"goes on with other images: .*transform .*Inverted", capsys.readouterr().err)
+    assert re.search(r"continues with other images: .*transform .*Inverted", capsys.readouterr().err)
 
 
 def test_settings_that_do_not_fit_are_refused(marked):
@@ -253,7 +253,7 @@ def test_annotations_of_a_dataset_without_sizes_are_refused_with_what_needs_none
     [
         (np.zeros((8, 8, 3), np.uint8), {}, r"transform gave uint8 of shape \(8, 8, 3\), expected uint8 of \(48, 48"),
         (np.zeros((48, 48, 3)), {}, r"transform gave float64 of shape"),
-        (None, {"caption": "a cat"}, "transform gave the fields caption, expected only those that it needs"),
+        (None, {"caption": "a cat"}, "transform returned the fields caption, expected only those that it needs"),
     ],
 )
 def test_other_sizes_and_fields_are_refused(marked, image, fields, words):

@@ -172,7 +172,7 @@ def test_a_program_needs_a_guard_only_for_a_function_of_its_own(dataset, tmp_pat
         env=with_root(),
     )
     if own:
-        assert 'put what uses the loader under `if __name__ == "__main__":`' in run.stderr.splitlines()[-1]
+        assert 'put the code that uses the loader under `if __name__ == "__main__":`' in run.stderr.splitlines()[-1]
     else:
         assert (run.returncode, run.stdout) == (0, "(4, 16, 16, 3)\n"), run.stderr
 
@@ -205,7 +205,7 @@ def test_a_program_without_the_guard_ends_with_one_error_that_names_it(dataset, 
     assert found.stderr.count("Traceback") == 1
     assert found.stderr.splitlines()[-1] == (
         "dataprep.errors.UsageError: processes=2: each worker process imports the program, and opened its loader "
-        'again; put what uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
+        'again; put the code that uses the loader under `if __name__ == "__main__":`, or leave `processes` out'
     )
     assert found.stdout == ""
 

@@ -106,10 +106,10 @@ def refused(url, state, message, **settings):
 
 def test_what_cannot_go_on_is_refused_with_what_to_do(root, viewed):
     state = advance(viewed(1), 5, Ledger(keys_of(viewed(1))))
-    refused(root, state, "an evaluation does not go on; begin it again", shuffle=False)
+    refused(root, state, "an evaluation cannot continue; begin it again", shuffle=False)
     later = json.loads(json.dumps(state))
     later["sequence"]["dataset"]["revision"] = 7
-    refused(root, later, "the state is of revision 7, this is revision 1; open the dataset that has been changed")
+    refused(root, later, "the state is of revision 7, this is the older revision 1; open the changed dataset")
     gone = json.loads(json.dumps(state))
     gone["sequence"]["dataset"]["view"]["sha256"] = "0" * 64
     refused(root, gone, "view v1 as it was for revision 1, whose file is gone; restore the folder of views")
@@ -124,7 +124,7 @@ def test_what_cannot_go_on_is_refused_with_what_to_do(root, viewed):
     ("change", "message"),
     [
         ({"stop": 10**9}, "changes in the state do not follow each other"),
-        ({"start": 10**9}, "does not fit the dataset's own account"),
+        ({"start": 10**9}, "contradicts the dataset's list of its changes"),
         ({"samples": 0}, "the state: "),
         (
             {"dataset": {"name": "x", "plan": "y", "revision": 1, "view": {"name": "../x", "sha256": "0"}}},

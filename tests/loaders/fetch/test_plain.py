@@ -99,7 +99,7 @@ def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsy
     write("test", 2)
     found, loader = seen(tmp_path / "data")
     assert sorted(label for _, label in found) == [0, 0, 0, 1, 1, 1]
-    assert "copying the pictures inside of parquet files" in capsys.readouterr().err
+    assert "copying the pictures in parquet files" in capsys.readouterr().err
     assert seen(tmp_path / "data", split="test")[1].dataset.split.samples == 2
     assert "copying" not in capsys.readouterr().err
     write("train", 7)

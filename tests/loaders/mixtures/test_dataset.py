@@ -217,7 +217,7 @@ def test_a_list_has_tuples_and_sources(tmp_path):
         ({"weight": "3"}, "weight must be a number from 0 to 4,294,967,296, got '3'"),
         ({"weight": math.nan}, "weight must be a number from 0 to 4,294,967,296, got nan"),
         ({"weight": math.inf}, "weight must be a number from 0 to 4,294,967,296, got inf"),
-        ({"weight": 1e-9}, "weight 1e-09 is nearer to 0 than to 1/1,000,000; make all weights larger"),
+        ({"weight": 1e-9}, "weight 1e-09 is closer to 0 than to 1/1,000,000; make all weights larger"),
         ({"split": 3}, "split must be a printable text of 1 to 1,024 characters, got 3"),
         ({"at_end": "stopp"}, "at_end 'stopp', expected one of repeat, drop, stop; did you mean stop?"),
         ({"epochs": 0, "at_end": "drop"}, "epochs must be a whole number from 1 to 1,000,000, got 0"),

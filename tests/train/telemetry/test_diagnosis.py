@@ -22,7 +22,9 @@ def test_diagnosing_a_mixture_is_refused(dataset, tmp_path):
     path.write_text(json.dumps({"version": 1, "datasets": [{"url": dataset, "weight": 1}]}))
     loader = open_data(str(path)).training_loader(LoaderConfig(batch_size=8, image_size=32))
     expected = r"mixture, which only `loaders.mixture` and training without --diagnose read; give one of its datasets"
-    with pytest.raises(UsageError, match=rf"mix.json: expected a dataset, got what may be the file of a {expected}"):
+    with pytest.raises(
+        UsageError, match=rf"mix.json: expected a dataset, got what looks like the file of a {expected}"
+    ):
         diagnose_run(loader, None, transfer_ahead=0, folder=None, options={})
 
 
