@@ -578,7 +578,9 @@ def _finish(work: Work, kind: ColumnType | None, made: Mapping[int, ColumnShard]
     listed = {info.name: info.num_bytes for info in storage.list(prefix)}
     lost = [name for name, num_bytes in named.items() if listed.get(name) != num_bytes]
     if lost:
-        raise BuildError(f"{storage.url_of(lost[0])}: gone or cut since it was made; make all again with `overwrite`")
+        raise BuildError(
+            f"{storage.url_of(lost[0])}: missing or truncated since it was made; make all again with `overwrite`"
+        )
     data = json.dumps(asdict(column), indent=1).encode()
     if data != work.before and not storage.replace(file, data, work.before) and storage.read(file) != data:
         raise ConflictError(f"{storage.url_of(file)}: another run has made the column meanwhile; run this again")

@@ -127,7 +127,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         super().__init__()
         self._loader, self._epochs = loader, epochs
         self._state = loader.state_dict()
-        """State after the last batch that was taken; the loader itself is past the end of a finished evaluation."""
+        """State after the last batch that was taken; after an evaluation the loader itself is at the next one."""
         self._batches: Iterator[Batch] | None = None
         self._ended = self._is_past_the_end()
 

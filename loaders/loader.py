@@ -539,7 +539,7 @@ class Loader:
         if rest or done < 0:
             raise UsageError(
                 f"the state's position must be {start:,} and a multiple of the batch of {then:,}, got {position:,}; "
-                "take the state of a loader"
+                "use a state that a loader returned"
             )
         if self.config.shuffle:
             batches = Batches(first, start, size) if then == size else Batches(first + done, position, size)
@@ -558,7 +558,9 @@ class Loader:
             raise UsageError(f"a state must be what state_dict() returned, got {quoted(state)}")
         if state.get("state_version") != STATE_VERSION:
             raise UsageError(f"state of version {state.get('state_version')}, this loader takes {STATE_VERSION}")
-        convert(dict(state), LoaderState, where="the state", advice="take the state of a loader", error=UsageError)
+        convert(
+            dict(state), LoaderState, where="the state", advice="use a state that a loader returned", error=UsageError
+        )
         self.check_build(state)
         ours, theirs = self._compared(state)
         batch = theirs.pop("batch_size", None)

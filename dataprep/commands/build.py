@@ -518,7 +518,7 @@ class BuildCustom(ImageBuild):
         "Origin of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
     )
     repeat: Literal["virtual", "physical"] = option(
-        "For a class with several passes in an epoch: store each image once, or all passes.",
+        "For a dataset class with several passes in an epoch: store each image once, or all passes.",
         default="virtual",
         group=WRITE,
         rare=True,

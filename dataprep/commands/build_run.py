@@ -154,8 +154,8 @@ class Run(Guarded, NamedTpu, EngineRun):
 
     output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
     overwrite: bool = option(
-        "Delete the dataset at `output`, then build. Readers find none there until the build has finished, and "
-        "those that still read the old one fail; to keep it, choose another `output`.",
+        "Delete the dataset at `output`, then build. Until the build is finished there is no dataset, and readers of "
+        "the old one fail; to keep it, choose another `output`.",
         default=False,
         group=WRITE,
     )

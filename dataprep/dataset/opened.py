@@ -71,7 +71,7 @@ class Dataset:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; label n is the n-th."""
+        """Names of the classes, by label."""
         return tuple(self.known.classes)
 
     @property

@@ -378,7 +378,7 @@ def kept_shard(
     """Return the receipt and index rows of a shard left by an earlier build; None if it is missing or damaged.
 
     Args:
-        web: Fetcher of this run; the receipt names its networks.
+        web: Fetcher of this run, whose networks the receipt names.
         card: Content of the dataset's `croissant.json`, with the SHA-256 digests of the shards; empty if absent.
     """
     storage = target.storage

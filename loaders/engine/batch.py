@@ -221,7 +221,7 @@ class BatchPlan:
     part: int = 0
     parts: int = 1
     row_images: int = 1
-    """Images in a row; with packs more than one, and `parts` must divide the rank's rows."""
+    """Images in a row: 1, or more with packs, and then `parts` must divide the rank's rows."""
 
     @property
     def num_batches(self) -> int:

@@ -27,7 +27,7 @@ from loaders.dataset import Dataset
 from loaders.engine.batch import MAX_CHANGES, Data, EarlierData
 from loaders.order import Epochs, Order, continued
 
-_ADVICE = "take the state of a loader"
+_ADVICE = "use a state that a loader returned"
 _NEW_RUN = "or load the weights of the model alone, without this state"
 _NONE = np.empty(0, np.int64)
 

@@ -331,7 +331,7 @@ class MixedDataset(Dataset):
             types = {part.name: part.dataset.columns[name].type for part in parts if name in part.dataset.columns}
             if types and (len(types) < len(parts) or len(set(types.values())) > 1):
                 found = "; ".join(f"{part.name} has {types.get(part.name, 'none')}" for part in parts)
-                raise UsageError(f"column {name!r} must be the same in all datasets of a mixture, got: {found}")
+                raise UsageError(f"column {name!r} must have the same type in all datasets of a mixture, got {found}")
         return replace(self, parts=tuple(parts), columns=parts[0].dataset.columns)
 
     def column_bytes(self, name: str) -> float:

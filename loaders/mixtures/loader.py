@@ -312,7 +312,7 @@ class MixtureLoader(Loader):
         if (wrong := then.wrong_change()) is not None:
             raise UsageError(
                 f"the state's mixture: the counts {list(wrong.counts)} at position {wrong.start:,} contradict the "
-                "weights before it; the state is damaged, use one that a loader returned"
+                "weights before it; use a state that a loader returned"
             )
         weights = dict(zip(own, now.changes[0].weights, strict=True))
         changes = then.changed(position, tuple(weights.get(each.name, 0) for each in members), now.epoch_samples)
@@ -518,12 +518,12 @@ def _datasets_of(state: Mapping[str, Any]) -> dict[str, _Dataset]:
         UsageError: They are malformed.
     """
     sequence: _Sequence = convert(
-        state["sequence"], _Sequence, where="the state", advice="take the state of a loader", error=UsageError
+        state["sequence"], _Sequence, where="the state", advice="use a state that a loader returned", error=UsageError
     )
     found = sequence["datasets"]
     places = sorted(each["place"] for each in found.values())
     if places != list(range(len(found))):
-        raise UsageError(f"the state's datasets have the places {quoted(places)}; take the state of a loader")
+        raise UsageError(f"the state's datasets have the places {quoted(places)}; use a state that a loader returned")
     return dict(sorted(found.items(), key=lambda each: each[1]["place"]))
 
 
@@ -538,7 +538,7 @@ def _changes(state: Mapping[str, Any], num_datasets: int) -> tuple[Change, ...]:
         state.get("mixture"),
         kind,
         where="the state's mixture",
-        advice="take the state of a loader",
+        advice="use a state that a loader returned",
         error=UsageError,
     )
     num_known, before = len(state["sequence"]["datasets"]), -1
@@ -548,7 +548,7 @@ def _changes(state: Mapping[str, Any], num_datasets: int) -> tuple[Change, ...]:
         if not fits or not before < start <= state["position"] or sum(counts) > start or (before < 0 < start):
             raise UsageError(
                 f"the state's mixture: {quoted(change)} is not a change of {num_known} datasets after position "
-                f"{before:,}; take the state of a loader"
+                f"{before:,}; use a state that a loader returned"
             )
         before = start
     epoch_samples, rest = state["sequence"]["epoch_samples"], (0,) * num_datasets

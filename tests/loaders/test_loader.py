@@ -215,7 +215,7 @@ def test_an_evaluation_goes_on_only_after_whole_batches(dataset):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"position": -12}, r"the state: \$.position: expected int >= 0, got -12; take the state of a loader"),
+        ({"position": -12}, r"the state: \$.position: expected int >= 0, got -12; use a state that a loader returned"),
         ({"position": 7}, "the state's position must be 0 and a multiple of the batch of 12, got 7; take the state of"),
         ({"position": None}, r"the state: \$.position: expected int, got null"),
         ({"position": 2**63}, r"the state: \$.position: expected int <= 9007199254740991"),

@@ -116,7 +116,10 @@ def test_what_cannot_go_on_is_refused_with_what_to_do(root, viewed):
     shorter = json.loads(json.dumps(state))
     shorter["sequence"]["samples"] += 1
     refused(root, shorter, "samples, the state has")
-    with Samples.open(root, image_size=32).loader(4) as _, pytest.raises(UsageError, match="batches of open_loader do"):
+    with (
+        Samples.open(root, image_size=32).loader(4) as _,
+        pytest.raises(UsageError, match="batches of open_loader can"),
+    ):
         Steps(Samples.open(root, image_size=32), batch_size=4).load_state_dict(state)
 
 

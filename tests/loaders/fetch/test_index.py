@@ -320,7 +320,7 @@ def test_a_flipped_bit_of_the_index_is_refused(dataset, tmp_path, bucket_url, pl
         damaged = original[:at] + bytes([original[at] ^ 4]) + original[at + 1 :]
         storage.delete("index/train.parquet")
         storage.create("index/train.parquet", damaged)
-        with pytest.raises(FormatError, match=r"train\.parquet: sha256 \w{16}, the manifest has \w{16}: damaged"):
+        with pytest.raises(FormatError, match=r"train\.parquet: sha256 \w{16}, the manifest has \w{16}: it is damaged"):
             split_rows(storage).shard(0)
 
 
@@ -356,7 +356,7 @@ def test_a_missing_or_damaged_index_is_named_and_read_again_when_it_is_back(data
     with pytest.raises(FormatError, match=r"index/train\.parquet: missing"):
         rows.shard(0)
     index.write_bytes(b"PAR1" + bytes(2000) + b"PAR1")
-    with pytest.raises(FormatError, match=r"train\.parquet: 2,008 bytes, the manifest has [0-9,]+: damaged"):
+    with pytest.raises(FormatError, match=r"train\.parquet: 2,008 bytes, the manifest has [0-9,]+: it is damaged"):
         rows.shard(0)
     index.write_bytes(data)
     assert len(rows.shard(0)) > 0

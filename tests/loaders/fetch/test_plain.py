@@ -106,7 +106,7 @@ def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsy
     assert len(seen(tmp_path / "data")[0]) == 7
     assert loader.dataset.url.startswith(str(tmp_path / "cache"))
     monkeypatch.setattr(plain.shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UsageError, match=r"copied, .* has 10 B left; set index to another"):
+    with pytest.raises(UsageError, match=r"copying .* has 10 B left; set index to another"):
         open_loader(tmp_path / "data", index=tmp_path / "other", **SMALL)
 
 

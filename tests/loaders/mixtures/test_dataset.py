@@ -74,7 +74,9 @@ def test_a_fetcher_gives_up_what_other_ranks_take(mixed):
 def test_fields_of_other_types_are_refused(mixed):
     caption = {"caption": Feature("string")}
     parts = (described(mixed.parts[1], features=caption), described(mixed.parts[2], features={}))
-    with pytest.raises(UsageError, match=r"field 'caption' must be the same in all datasets of a mixture, got .* none"):
+    with pytest.raises(
+        UsageError, match=r"field 'caption' must have the same type in all datasets of a mixture, got .* none"
+    ):
         joined_dataset("m", parts, "joined").check_fields(("caption",))
     same = tuple(described(part, features=caption) for part in mixed.parts)
     joined_dataset("m", same, "joined").check_fields(("caption", "dataset"))

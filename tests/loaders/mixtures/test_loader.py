@@ -253,7 +253,7 @@ def test_an_epoch_ends_as_it_began_and_the_next_is_of_the_new_datasets(dataset):
 def test_a_damaged_state_is_refused(dataset, changes):
     with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
         state = {**loader.state_dict(), "mixture": changes, "position": 24}
-        with pytest.raises(UsageError, match=r"the state.*mixture.*; take the state of a loader"):
+        with pytest.raises(UsageError, match=r"the state.*mixture.*; use a state that a loader returned"):
             loader.load_state_dict(state)
 
 
