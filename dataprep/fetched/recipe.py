@@ -252,8 +252,8 @@ def nothing_came(url: str, split: SplitManifest) -> BuildError:
             "`allow_network` CIDR, else check the table, and run the command again"
         )
     return BuildError(
-        f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), so "
-        f"nothing was kept; {advice}"
+        f"{url}: none of {sum(split.statuses.values()):,} rows became an image ({top_reasons(split.reasons)}), and "
+        f"nothing is kept; {advice}"
     )
 
 

@@ -562,7 +562,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
             raise SourceError(
                 f"{self._root.url}: {odd.count:,} of {len(pictures):,} images are not directly in a class folder: "
                 f"{odd}; expected CLASS/IMAGE or SPLIT/CLASS/IMAGE: give the folder above the classes as "
-                "`source`, move them, or build without labels by `label_from` none"
+                "`source`, move them, or build without labels with `label_from` none"
             )
         self._note_empty_folders({picture.inner[0] for picture in pictures})
 

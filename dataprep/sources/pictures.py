@@ -630,7 +630,7 @@ class PictureReader(ABC, Generic[P]):
             has = "has" if odd.count == 1 else "have"
             raise SourceError(
                 f"{self._root.url}: {counted(odd.count, 'image')} of {split} {has} an empty label: {odd}; fill it in, "
-                "or build without labels by `label_from` none"
+                "or build without labels with `label_from` none"
             )
         labels = {name: label for label, name in enumerate(classes)}
         refs = SpilledReferences()

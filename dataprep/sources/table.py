@@ -461,7 +461,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         for first, second, _ in keys.same_items(pictures, lambda picture: picture.key.lower()):
             self._problems.note(
                 f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
-                "case; expected every image once: remove a row, or number the samples by `key_from` row"
+                "case; expected every image once: remove a row, or number the samples with `key_from` row"
             )
 
     def _refuse_unusable(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:
@@ -549,7 +549,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             self._problems.note(
                 f"{first[0]}: {column} is {first[1]!r}{more}, expected 0 to {len(names) - 1}, a position in the "
                 "names of the classes; a split without labels is left out by naming the others, as in `split` "
-                "train and val, or built by `label_from` none"
+                "train and val, or built with `label_from` none"
             )
         self._class_of = lambda picture: names[self._values(picture)[column]]
         return classes

@@ -167,7 +167,7 @@ def test_row_options_are_read_back_from_json():
 
 def test_unrequested_or_duplicate_outcomes_are_refused(table):
     for keys in ((0, 0), (99,), (-1,)):
-        with pytest.raises(BuildError, match=f"row {keys[-1]} was not requested or came twice"):
+        with pytest.raises(BuildError, match=f"row {keys[-1]} that was not requested or came twice"):
             collect(table[1], lambda _, keys=keys: (Outcome(k, Status.DNS) for k in keys), RowOptions(), io.BytesIO())
 
 

@@ -92,7 +92,7 @@ def test_only_rows_with_the_chosen_reasons_are_retried(begun):
     places = chosen(begun, Choice(reasons=("http 404", "http 429")))
     assert [(place.shard, place.row) for place in places] == [(0, 5), (1, 3), (3, 0)]
     assert len(chosen(begun, ALL)) == len(FAULTS)
-    with pytest.raises(UsageError, match="`all` takes every reason"):
+    with pytest.raises(UsageError, match="`all` and `reason` exclude each other"):
         Choice(reasons=("timeout",), everything=True)
 
 

@@ -82,7 +82,7 @@ def test_plans_that_cannot_be_built_are_refused(request_of, tmp_path):
         plan_of(replace(request_of, rows_per_shard=0))
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "t.csv").write_text("url,caption\n")
-    with pytest.raises(SourceError, match="no row in 1 table; check `source`"):
+    with pytest.raises(SourceError, match="1 table without a row; check `source`"):
         plan_of(replace(request_of, sources=(str(tmp_path / "empty"),)))
 
 

@@ -99,7 +99,7 @@ def test_an_archive_in_an_archive_is_not_copied_beyond_its_limit(tmp_path, monke
     outer = zipped({"annotations/panoptic_val2017.zip": bytes(2**24)})
     storage.create("panoptic_annotations_trainval2017.zip", outer)
     with (
-        pytest.raises(SourceError, match=r"over 4\.2 MB; unpack it into annotations/"),
+        pytest.raises(SourceError, match=r"larger than 4\.2 MB; unpack it into annotations/"),
         PanopticImages(storage, "val2017"),
     ):
         pass

@@ -83,7 +83,7 @@ def test_the_only_column_that_may_have_images_is_taken(tmp_path, columns, expect
             r"no column of images: it has caption \(string\), n \(int64\); .* build laion",
         ),
         ({"a": [b"x"], "b": [b"x"]}, None, "the columns a, b may all hold the images.*`image_column` a,.*`drop` b"),
-        ({"image": ["a"], "path": ["b"]}, None, "the columns image, path may all have"),
+        ({"image": ["a"], "path": ["b"]}, None, "the columns image, path may all hold"),
         ({"caption": ["a"], "n": [1]}, "n", "`image_column` n: expected a column of image bytes, or of paths"),
         ({"caption": ["a"]}, "captoin", "did you mean caption"),
         ({"images": pa.array([[{"bytes": b"x", "path": ""}]])}, None, "no column of images: it has images .list"),

@@ -75,7 +75,7 @@ def test_numbers_are_not_cut_at_the_end_of_what_is_read():
         (b'{"a": [1,]}', "Expecting value"),
         (b"\xef\xbb\xbf{}", "expected '{'"),
         (b"{1: 2}", "1 as a name"),
-        (b"{%s}" % b",".join(b'"%d":0' % number for number in range(101)), "at most 100 texts"),
+        (b"{%s}" % b",".join(b'"%d":0' % number for number in range(101)), "at most 100 names"),
     ],
 )
 def test_what_is_not_such_an_object_is_refused(data, words):

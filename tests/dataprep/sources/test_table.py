@@ -149,7 +149,7 @@ def without_path(rows, number):
         (
             [*hub_rows(2), *hub_rows(1)],
             {},
-            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*number .* by `key_from` row",
+            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*number .* with `key_from` row",
         ),
         ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*`key_from` row"),
         (hub_rows(1), {"key_from": "id"}, "`key_from` id: expected path, row, or a column of image, label, caption"),
