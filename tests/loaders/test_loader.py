@@ -216,7 +216,7 @@ def test_an_evaluation_goes_on_only_after_whole_batches(dataset):
     ("change", "message"),
     [
         ({"position": -12}, r"the state: \$.position: expected int >= 0, got -12; use a state that a loader returned"),
-        ({"position": 7}, "the state's position must be 0 and a multiple of the batch of 12, got 7; take the state of"),
+        ({"position": 7}, "the state's position must be 0 and a multiple of the batch of 12, got 7; use a state that"),
         ({"position": None}, r"the state: \$.position: expected int, got null"),
         ({"position": 2**63}, r"the state: \$.position: expected int <= 9007199254740991"),
         ({"batches": [3, 48]}, "the state's position must be 48 and a multiple of the batch of 12, got"),

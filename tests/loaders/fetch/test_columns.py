@@ -137,9 +137,11 @@ def test_datasets_of_a_mixture_have_a_column_with_one_type(dataset, tmp_path):
     write_column(other, "latent", ColumnType("array", "float32", (2, 3)))
     shutil.rmtree(other / "columns/raw")
     both = mixture([(dataset("webdataset"), 1), (other, 1)])
-    with pytest.raises(UsageError, match=r"'latent' must be the same .* float16 \(2, 3\); other has float32 \(2, 3\)"):
+    with pytest.raises(
+        UsageError, match=r"'latent' must have the same type .* float16 \(2, 3\); other has float32 \(2, 3\)"
+    ):
         open_loader(both, batch_size=12, fields=("latent",))
-    with pytest.raises(UsageError, match=r"'raw' must be the same .* webdataset has bytes; other has none"):
+    with pytest.raises(UsageError, match=r"'raw' must have the same type .* webdataset has bytes; other has none"):
         open_loader(both, batch_size=12, fields=("raw",))
 
 
