@@ -371,7 +371,7 @@ def headers(values: MultiMapping[str], agent: str, url: str) -> Iterator[Stateme
         if said := _RESERVATION.get(value.strip()):
             yield Statement(TDMREP, said, f"tdm-reservation: {value.strip()}", url)
     for value in values.getall("Link", ()):
-        if "application/rsl+xml" in value and re.search(r"rel\s*=\s*\"?[^\";]*\blicense\b", value):
+        if "application/rsl+xml" in value and re.search(r"rel\s*=\s*\"?[^\";]*\blicense\b", value, re.IGNORECASE):
             yield Statement(RSL, "conditions", value, url)
 
 
@@ -706,6 +706,7 @@ _VERIFY = dict.fromkeys(
 )
 """Settings of c2pa-rs under which reading a file asks nothing of the network."""
 _USES: Mapping[str, Says] = {"notAllowed": "no", "constrained": "conditions", "allowed": "yes"}
+_CONSTRAINTS = frozenset({"constraint_info", "constraints_info"})  # the specifications have one, examples the other
 
 
 def _c2pa(data: bytes, url: str) -> Iterator[Statement]:
@@ -723,16 +724,17 @@ def _c2pa(data: bytes, url: str) -> Iterator[Statement]:
     except (c2pa.C2paError, ValueError, TypeError, KeyError, AttributeError, OSError) as error:
         yield Statement(C2PA, "conditions", f"a manifest that cannot be read: {one_line(error)}", url)
         return
-    for name, use in uses:
+    for name, use, is_explained in uses:
         if said := _USES.get(use):
-            yield Statement(C2PA, said, f"{name}: {use}", url)
+            # CAWG 1.1: constrained without more information is the same as notAllowed.
+            yield Statement(C2PA, "no" if said == "conditions" and not is_explained else said, f"{name}: {use}", url)
 
 
-def _uses(store: Any) -> Iterator[tuple[str, str]]:
-    """Yield the entries on training of all manifests, as JSON of c2pa-rs has them."""
+def _uses(store: Any) -> Iterator[tuple[str, str, bool]]:
+    """Yield the entries on training of all manifests, as JSON of c2pa-rs has them, and whether each has constraints."""
     for manifest in store["manifests"].values():
         for assertion in manifest.get("assertions", ()):
             if assertion["label"].partition("__")[0] in _LABELS:
                 for name, entry in assertion["data"]["entries"].items():
                     if name.partition(".")[2] in _ENTRIES:
-                        yield name, str(entry["use"])
+                        yield name, str(entry["use"]), not _CONSTRAINTS.isdisjoint(entry)

@@ -248,6 +248,7 @@ HEADERS = [  # headers of the answer
     ({"Content-Usage": "train-ai=y", "X-Robots-Tag": "noai"}, "robots"),
     ({"Link": '<https://site.test/rsl.xml>; rel="license"; type="application/rsl+xml"'}, "conditions"),
     ({"Link": "<https://site.test/rsl.xml>; rel=license; type=application/rsl+xml"}, "conditions"),
+    ({"Link": '</a.css>; rel=preload, </rsl.xml>; type="application/rsl+xml"; REL="license"'}, "conditions"),
     ({"Link": '<https://site.test/licence.html>; rel="license"'}, "-"),
     ({"Link": '<https://site.test/a.css>; rel="preload"'}, "-"),
 ]
@@ -287,7 +288,8 @@ RIGHTS = [  # dc:rights and xmpRights:UsageTerms
 USES = [  # entries of the assertions of C2PA and CAWG, without their prefix
     ({"ai_training": "notAllowed"}, "no"),
     ({"ai_training": "allowed"}, "yes"),
-    ({"ai_training": "constrained"}, "conditions"),
+    ({"ai_training": "constrained"}, "no"),
+    ({"ai_training": {"use": "constrained", "constraint_info": "research alone"}}, "conditions"),
     ({"ai_generative_training": "notAllowed"}, "no"),
     ({"ai_generative_training": "allowed", "ai_training": "notAllowed"}, "no"),
     ({"data_mining": "notAllowed"}, "no"),
@@ -307,7 +309,7 @@ class Case:
     headers: dict[str, str] = field(default_factory=dict)
     xmp: str = ""
     """Properties in the picture's XMP."""
-    uses: dict[str, str] = field(default_factory=dict)
+    uses: dict[str, str | dict[str, str]] = field(default_factory=dict)
 
 
 def cases() -> Iterator[Case]:

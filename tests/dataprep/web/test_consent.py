@@ -269,12 +269,12 @@ def signer() -> c2pa.Signer:
     return c2pa.Signer.from_info(c2pa.C2paSignerInfo(alg=b"es256", sign_cert=chain, private_key=key, ta_url=None))
 
 
-def signed(uses: dict[str, str], fmt: str = "JPEG") -> bytes:
+def signed(uses: dict[str, str | dict[str, str]], fmt: str = "JPEG") -> bytes:
     """A picture whose C2PA manifest, as its own library writes it, has entries on training."""
     source = "http://cv.iptc.org/newscodes/digitalsourcetype/digitalCapture"
     created = {"actions": [{"action": "c2pa.created", "digitalSourceType": source}]}
     label = f"{next(iter(uses)).partition('.')[0]}.training-mining"
-    entries = {name: {"use": use} for name, use in uses.items()}
+    entries = {name: use if isinstance(use, dict) else {"use": use} for name, use in uses.items()}
     assertions = [
         {"label": "c2pa.actions", "data": created},
         {"label": label, "data": {"entries": entries}},
