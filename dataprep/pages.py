@@ -219,16 +219,14 @@ def _count_text(count: int, percent: float) -> str:
 
 
 def _step_path(x: Sequence[float], lower: Sequence[float], upper: Sequence[float]) -> str:
-    """Return the outline of the area between two step functions: along the upper one to the right, and back along the
-    lower one."""
+    """Return the outline of the area between two step functions: right along the upper one, back along the lower."""
     forth = "".join(f"V{_y(height)}H{_x(right)}" for _, right, height in _stairs(x, upper))
     back = "".join(f"V{_y(height)}H{_x(left)}" for left, _, height in reversed(_stairs(x, lower)))
     return f"M0 {_y(lower[0])}{forth}{back}Z"
 
 
 def _stairs(x: Sequence[float], heights: Sequence[float]) -> list[tuple[float, float, float]]:
-    """Return steps as left end, right end and height. Neighbours of equal height become one step, which saves thousands
-    for class counts."""
+    """Return steps as left end, right end and height; neighbours of equal height become one, which saves thousands."""
     steps: list[tuple[float, float, float]] = []
     for (left, right), height in zip(pairwise(x), heights, strict=True):
         if steps and steps[-1][2] == height:

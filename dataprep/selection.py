@@ -448,8 +448,7 @@ def _moved(hashes: NDArray[np.uint64], moves: Iterable[tuple[int, int, int]]) ->
 
 
 def _near_in_order(hashes: NDArray[np.uint64], bits: int, differs: int) -> Iterator[NDArray[np.uint64]]:
-    """Yield the pairs of sorted hashes that differ in at most so many bits, all of them in the lowest, `differs`.
-    Shape (2, pairs)."""
+    """Yield pairs of sorted hashes, (2, pairs), that differ in at most so many bits, all of the lowest, `differs`."""
     for first in range(0, len(hashes), _BLOCK):
         mine = hashes[first : first + _BLOCK]
         for step in range(1, len(hashes) - first):
@@ -492,8 +491,7 @@ class _Selection(AbstractContextManager["_Selection"]):
         names |= {near[0]} if near else set()
         self._columns = Columns(manifest, storage, self._data, names)
         first, self._firsts = 0, {split.name: np.empty(0, np.int64) for split in manifest.splits}
-        """The place of each shard's first sample among the samples of all splits, by name; places break ties of
-        keys."""
+        """Place of each shard's first sample among the samples of all splits, by name; places break ties of keys."""
         for split in sorted(manifest.splits, key=lambda split: split.name):
             self._firsts[split.name] = np.cumsum([first, *(shard["samples"] for shard in split.shards)])
             first = int(self._firsts[split.name][-1])

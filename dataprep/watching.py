@@ -54,8 +54,7 @@ class Snapshot:
     state: str
     """`building`, `training`, `ended`, `whole` or `absent`."""
     idle_s: float = 0.0
-    """Seconds since the last visible progress; for a build, and in a bucket, at most since this command's first
-    look."""
+    """Seconds since the last visible progress; for a build, and in a bucket, at most since this command's start."""
 
     @property
     def is_over(self) -> bool:

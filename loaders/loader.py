@@ -488,7 +488,7 @@ class Loader:
         self._earlier, self._start = earlier, batch
 
     def _order_after(self, state: Mapping[str, Any]) -> tuple[Order, tuple[EarlierData, ...]]:
-        """Return the order of a run over these data, after earlier revisions or other views, and its data before each
+        """Return the order of a run over these data, after earlier revisions or views, and its data until each
         change."""
         if not (self._is_changed(state) or state.get("earlier") or self._earlier):
             return self._known, ()

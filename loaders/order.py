@@ -76,8 +76,7 @@ class Pick(NamedTuple):
     sample: int
     """Number of the sample in the piece's shard."""
     of_piece: int
-    """Number of samples that this rank picks from the piece, from its start position on; then its bytes can be
-    freed."""
+    """Number of samples that this rank picks from the piece, from its start position on; then its bytes are freed."""
     released: tuple[Pick, ...] = ()
     """In a mixture: samples counted in `of_piece` of their pieces that another rank takes instead of this one."""
 

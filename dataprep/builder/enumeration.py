@@ -102,8 +102,7 @@ class _Digest(FileDigest):
 def enumeration_file(
     source: Storage, dataset: Dataset, split: str, classes: tuple[str, ...] | None, *, allow_partial: bool
 ) -> str:
-    """Return the name of a kept enumeration's file, a hash of everything that determines it except sizes of
-    archives."""
+    """Return the name of a kept enumeration's file, a hash of all that determines it except sizes of archives."""
     facts: list[object] = [source.url, dataset.name, classes, allow_partial]
     if isinstance(dataset, OwnDataset) and dataset.own is not None:
         facts.append(asdict(dataset.own))

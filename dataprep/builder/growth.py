@@ -171,8 +171,7 @@ ARCHIVES = GrowingRecipe()
 
 
 def _refuse_other_options(storage: Storage, plan: Plan, manifest: records.Manifest) -> None:
-    """Raise UsageError if a dataset has other options or versions than a plan, or lacks one of its classes or
-    features."""
+    """Raise UsageError if a dataset's options or versions differ from a plan's, or it lacks a class or feature."""
     versions = other_versions(manifest.codecs, plan.codecs)
     new = sorted(set(plan.classes) - set(manifest.classes))
     if options := differences(plan.options.document(), manifest.options):

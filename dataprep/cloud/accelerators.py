@@ -58,8 +58,7 @@ class TpuMachine:
     """One kind of virtual machine with TPU chips."""
 
     machine_type: str
-    """Name in Compute Engine and GKE. Machines of v2 and v3 have none there; here they are called like their
-    generation."""
+    """Name in Compute Engine and GKE; machines of v2 and v3, which have none there, have their generation's."""
     generation: str
     chips: int
     vcpus: int | None
@@ -301,8 +300,7 @@ def _slice_machine(generation: Generation, chips: int) -> TpuMachine:
 
 
 def _families() -> dict[str, Generation]:
-    """Return generations by the first part of a name: the prefix, the generation's name, as in `v5e-16`, or an alias,
-    as in `trillium-8`."""
+    """Return generations by the first part of a name: prefix, generation (`v5e-16`), or alias (`trillium-8`)."""
     return {key: found for found in generations().values() for key in (found.name, found.prefix, *found.aliases)}
 
 

@@ -25,14 +25,12 @@ from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import command_line
 
 USABLE_SHARE = 0.8
-"""Share of a host's vCPUs and promised network for input; the training loop, the runtime, TLS and uneven steps take
-the rest."""
+"""Share of a host's vCPUs and network for input; training loop, runtime, TLS and uneven steps take the rest."""
 VCPU_SPEED = 0.6
 """Speed of a vCPU relative to a core of the same host: hosts count hyperthreads, and the two of a core together do
 about 1.2 times what one does alone."""
 CERTAIN_GBPS = 10.0
-"""Network of a host if none is published: a safe assumption, a third of what Compute Engine gives N1 machines
-with as many vCPUs."""
+"""Network of a host if none is published: a safe third of what N1 machines with as many vCPUs get."""
 CACHE_SHARE = 0.5
 """Share of a host's memory that cached files may take."""
 

@@ -82,8 +82,7 @@ def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdi
 
 
 def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int, prices: Prices) -> Cost:
-    """Return the cost of writing a build's output: its requests, and the replication of a bucket with several
-    regions."""
+    """Return the cost of writing a build's output: requests, and replication in a bucket with several regions."""
     storage_class, kind = _billed_class(bucket.storage_class or _STANDARD, bucket), _kind(bucket)
     operations = inserts / 1000 * _operation("class_a_per_1000", storage_class, bucket, prices)
     operations += gets / 1000 * _operation("class_b_per_1000", storage_class, bucket, prices)
@@ -154,8 +153,7 @@ def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices)
 def copying_cost(
     amounts: Sequence[Amount], source: BucketLocation, target: BucketLocation, prices: Prices
 ) -> Cost | None:
-    """Return the sum of the source's transfer and retrieval and the target's inserts and replication; None if a price
-    is unknown."""
+    """Return the cost of the source's transfer and retrieval and the target's writes; None if a price is unknown."""
     read = reading_cost(amounts, source, copy_verdict(source, target, prices), prices)
     if read is None:
         return None

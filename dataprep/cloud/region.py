@@ -207,8 +207,7 @@ def _starts(place: str, prefix: str) -> bool:
 
 
 def _paid(bucket: BucketLocation, froms: Iterable[str], place: str, prices: Prices) -> Verdict:
-    """Return the verdict on a transfer between regions; if a bucket has several regions, the most expensive one
-    counts."""
+    """Return the verdict on a transfer between regions; of a bucket's regions, the most expensive one counts."""
     region, shown = region_of(place), describe(bucket)
     found: list[float] = []
     notes: dict[str, None] = {}

@@ -44,8 +44,7 @@ SHARD_NAMES = {
 
 
 def open_linked(url: str) -> Storage:
-    """Open the storage of a user's own data: links to files and folders are followed, loops are cut. Raises UsageError
-    if the URL is malformed."""
+    """Open the storage of a user's own data, following links but no loops. Raises UsageError for a malformed URL."""
     storage = open_storage(url)
     return LocalStorage(Path(storage.url), links="anywhere") if storage.is_local else storage
 

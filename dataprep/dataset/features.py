@@ -63,8 +63,7 @@ class Feature:
     columns: dict[str, Feature] = field(default_factory=dict)
     """Columns of `records`, by name; each begins with a length of None, the number of records."""
     member: str = field(default="", compare=False)
-    """Suffix of the member that holds the value in WebDataset shards, such as `txt`; empty if the JSON has it. It does
-    not belong to the type."""
+    """Suffix of the value's member in WebDataset shards, such as `txt`; empty for the JSON. Not part of the type."""
 
 
 Features = Mapping[str, Feature]

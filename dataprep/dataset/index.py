@@ -309,8 +309,7 @@ class Index:
 
 
 def is_changing(storage: Storage) -> bool:
-    """Return whether a change of a dataset is running or was interrupted, so that its index may be newer than its
-    manifest."""
+    """Return whether a change is running or was interrupted, so that the index may be newer than the manifest."""
     if storage.stat(CHANGE_JSON) is not None:
         return True
     try:

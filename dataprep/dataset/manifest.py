@@ -134,8 +134,7 @@ class _Outline(msgspec.Struct):
 
 
 def _value_faults(manifest: records.Manifest) -> Iterator[str]:
-    """Yield faults in the values of a manifest whose types are right; the rules hold for built and adopted datasets,
-    and for later versions."""
+    """Yield faults in a manifest's values, whose types are right, by rules for all datasets and later versions."""
     if manifest.format not in FORMAT_NAMES:
         yield not_one_of("$.format", manifest.format, FORMAT_NAMES)
     yield from (f"$.features: {fault}" for fault in feature_faults(manifest.features))

@@ -376,8 +376,7 @@ class DatasetHead:
     features: dict[str, Feature] = field(default_factory=dict)
     """Types of each sample's values other than image, key and label; the document omits an empty field."""
     converted_from: str = ""
-    """URL, or folder name on a disk, of the dataset that was converted to this one; the document omits an empty
-    field."""
+    """URL, or folder name on a disk, of the dataset that this one was converted from; omitted if empty."""
     changes: tuple[Change, ...] = ()
     """Changes of the revisions after the first, the earliest first; the document omits an empty field."""
 

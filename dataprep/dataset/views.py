@@ -191,8 +191,7 @@ def view_file(name: str, file: str) -> str:
 
 
 def split_file(name: str, split: str, sha256: str) -> str:
-    """Return the name of a view's file for a split; the name changes with the content, so a view is replaced all at
-    once."""
+    """Return the name of a view's file for a split; it changes with the content, so a view is replaced all at once."""
     return view_file(name, f"{split}-{sha256[:12]}.parquet")
 
 

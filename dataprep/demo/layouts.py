@@ -137,8 +137,7 @@ class ImageNetLayout:
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
-        """WNIDs of the classes, spread over the published list, with at least IMAGES_PER_CLASS images each if
-        possible."""
+        """WNIDs of the classes, spread over the published list, with IMAGES_PER_CLASS images each if possible."""
         count = max(2, min(1000, self.images // IMAGES_PER_CLASS))
         return tuple(published_classes()[i * 1000 // count] for i in range(count))
 

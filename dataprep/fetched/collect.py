@@ -160,8 +160,7 @@ def size_reason(width: int, height: int, row_filter: RowFilter) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeOptions:
-    """Settings for resizing and encoding: img2dataset's names, and defaults from its recipe for LAION-5B at 256
-    pixels."""
+    """Settings for resizing and encoding: img2dataset's names, and defaults from its recipe for LAION-5B at 256."""
 
     image_size: int = 256
     """Length of the shorter side, in pixels; with `border` and `keep_ratio_largest`, of the longer one."""
@@ -207,8 +206,7 @@ class RejectedImageError(Exception):
 def encode_image(
     data: bytes, options: EncodeOptions, row_filter: RowFilter, *, with_dhash: bool = False
 ) -> EncodedImage:
-    """Resize and encode one image. Raises RejectedImageError if it cannot be decoded completely, or has a refused
-    size."""
+    """Resize and encode one image. Raises RejectedImageError for an incomplete image, or one of a refused size."""
     try:
         return _encode_image(data, options, row_filter, with_dhash=with_dhash)
     except pictures.UnusableImageError as error:
@@ -220,8 +218,7 @@ def encode_image(
 
 
 def resize(pixels: Pixels, options: EncodeOptions) -> Pixels:
-    """Return the image at its new size, the same array if nothing changes. Raises RejectedImageError if it is too
-    large."""
+    """Return the image at its new size, perhaps the same array. Raises RejectedImageError if it is too large."""
     mode, side = options.resize_mode, options.image_size
     height, width = pixels.shape[:2]
     measured = max(height, width) if mode in ("border", "keep_ratio_largest") else min(height, width)

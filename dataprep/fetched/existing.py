@@ -166,8 +166,7 @@ def may_pass(reason: str) -> bool:
 
 
 def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
-    """Yield the chosen rows, in the order of the shards that last tried them. Raises FormatError if a parquet sidecar
-    is missing or damaged."""
+    """Yield the chosen rows by the shards that last tried them. Raises FormatError for a damaged parquet sidecar."""
     for place, _ in _newest(dataset, range(dataset.num_shards), choice.takes):
         yield place
 
@@ -252,8 +251,7 @@ class _Newer:
         return packed is not None and bool(packed[row >> 3] >> (row & 7) & 1)
 
     def in_retry(self, seen: int) -> Bits:
-        """Return, for each row of a retry's shard, whether it was tried again later; `seen` is the number of shards
-        passed before this one."""
+        """Return whether each row of a retry's shard was tried again later; `seen` shards were passed before it."""
         return np.unpackbits(self._retries[seen], bitorder="little")
 
     def _split(self, key: str | None) -> tuple[int, int]:

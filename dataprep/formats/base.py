@@ -74,8 +74,8 @@ class ShardWriter:
         self._offset = 0
 
     def write(self, sample: Sample) -> Placement:
-        """Append one sample, whose bytes depend on the sample alone, and return its place. Raises FormatError if a
-        shard cannot hold it."""
+        """Append a sample's bytes, which depend on it alone; return its place. Raises FormatError if that is
+        impossible."""
         check_sample(sample, has_classes=self._has_classes)
         head, tail = self.around(sample)
         # Three writes: joining 110 kB of image with its header costs 3 us more.
@@ -217,8 +217,7 @@ class CheckedStream:
         return data
 
     def take_unless_at_end(self, num_bytes: int) -> bytes:
-        """Take exactly `num_bytes` bytes, or none at the end of the stream. Raises FormatError if it ends in
-        between."""
+        """Take exactly `num_bytes` bytes, or none at the end of the stream. Raises FormatError for fewer bytes."""
         data = self._stream.read(min(num_bytes, _PIECE_BYTES))
         if len(data) != num_bytes and data:
             data = self._take_in_pieces(data, num_bytes)

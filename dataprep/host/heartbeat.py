@@ -132,8 +132,7 @@ def watched(limit_s: float, warn: Callable[[float], object], give_up: Callable[[
 
 
 def _processor_clock() -> Callable[[], float]:
-    """Return a function that reads the calling thread's processor time from other threads; the process's if that
-    fails."""
+    """Return a function that reads the calling thread's CPU time from other threads; the process's if that fails."""
     try:
         clock = time.pthread_getcpuclockid(threading.get_ident())
     except AttributeError:  # not on macOS

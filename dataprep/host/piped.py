@@ -49,8 +49,7 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def print_lines(console: Console, *parts: RenderableType) -> None:
-    """Print parts that `rich` can show, one below the other, without spaces at the ends of lines if stdout is not a
-    terminal."""
+    """Print parts that `rich` can show, one below the other; off a terminal without spaces at the ends of lines."""
     if console.is_terminal:
         console.print(*parts, sep="\n")
         return

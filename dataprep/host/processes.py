@@ -48,8 +48,7 @@ _open: weakref.WeakSet[Threads] = weakref.WeakSet()
 
 
 def find_modules_here() -> None:
-    """Let this process and its workers find modules in the current folder, after all other folders, because the user
-    names one."""
+    """Let this process and its workers find the user's modules in the current folder, after all other folders."""
     folder = str(Path.cwd())
     if folder not in sys.path and "" not in sys.path:
         sys.path.append(folder)

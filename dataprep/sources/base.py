@@ -298,8 +298,8 @@ class RefCollector:
         return parts
 
     def add_plain(self, folder: str, source: str, files: PlainFiles, label: int) -> bool:
-        """Add files of a tar, as images with keys in a folder; return False, and add nothing, if one is not an image or
-        has an unusual name."""
+        """Add files of a tar, with keys in a folder; return False, and add none, unless all have plain names of
+        images."""
         count, names = len(files.names), binaries(files.names)
         is_plain = pc.all(pc.match_substring_regex(names, pattern=_PLAIN_IMAGE)).as_py()
         if not is_plain or files.sizes.max() > MAX_IMAGE_BYTES or len(self.refs) + count > MAX_SAMPLES:
@@ -327,8 +327,7 @@ class RefCollector:
             self.sources.append(SourceFile(info.name, reader.num_bytes, version=reader.version))
 
     def images_in_folder(self, folder: str, files: Iterable[FolderFile]) -> Iterator[FolderFile]:
-        """Yield the images among the files of a folder. Raises SourceError for a file that is neither an image nor
-        known to be safe to skip."""
+        """Yield the images of a folder. Raises SourceError for a file that is neither an image nor safe to skip."""
         for file in files:
             try:
                 if is_image(file.parts):

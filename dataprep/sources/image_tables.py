@@ -149,8 +149,7 @@ def columns_of(table: ImageTable) -> TableColumns:
 def choose_image_column(
     table: ImageTable, columns: TableColumns, chosen: str | None, drop: frozenset[str] = frozenset(), *, only: str = ""
 ) -> str:
-    """Return the name of the column with the images. Raises SourceError if no column or several may have the images, or
-    the chosen one has none."""
+    """Return the column of images. Raises SourceError if none or several may be it, or the chosen one has none."""
     known = ", ".join(f"{name} ({columns.types[name]})" for name in columns.kinds) or "no columns"
     if chosen is not None:
         if columns.kinds.get(chosen, "other") == "other":
@@ -439,8 +438,7 @@ def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, lis
 
 
 def other_data(root: Storage) -> str:
-    """Describe data of other tools in a source without readable files, with the command that reads them; empty if
-    none."""
+    """Describe other tools' data in a source without readable files, and the command that reads them."""
     names = [info.name for info in islice(root.list(), _LISTED)]
     kinds = {_suffix(name) for name in names}
     saved = [name for name in names if f"/{name}".endswith("/state.json")]

@@ -201,8 +201,7 @@ class Problems:
 
 
 def refuse_duplicates(where: str, refs: References) -> None:
-    """Raise SourceError if samples have the same key, ignoring case. Its text begins with `where` and names both
-    samples of the first pairs."""
+    """Raise SourceError, beginning with `where`, if samples have the same key, ignoring case; names the first pairs."""
     problems = Problems(where)
     for first, second, _ in same_names(refs, keys_in_lower_case):
         problems.note(

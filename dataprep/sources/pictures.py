@@ -434,8 +434,7 @@ class Picture(ABC):
     @property
     @abstractmethod
     def place(self) -> tuple[str, int, int, int | None]:
-        """File that holds the image, relative to the root, with offset, number of bytes, and the expected CRC32C (None
-        if it is not known)."""
+        """The image's file, relative to the root, offset, number of bytes, and expected CRC32C (None if unknown)."""
 
 
 P = TypeVar("P", bound=Picture)

@@ -190,8 +190,7 @@ class UnusableImages:
             yield f"{self._where}: {images}: {self._empty}; {repair}, {reject}"
 
     def _elsewhere(self) -> Iterator[str]:
-        """Yield an error for each table most of whose images are missing: its paths probably start in another
-        folder."""
+        """Yield an error for each table that lacks most of its images: its paths probably start in another folder."""
         for table, missing, rows in self._lacking:
             if 2 * missing.count >= rows:
                 yield (

@@ -204,8 +204,7 @@ def unpack_command(archive: str, folder: str) -> str:
 
 
 def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: Problems) -> Tree:
-    """List a tree, or the one archive that the user names. Raises SourceError if the tree is absent, damaged or
-    hostile, or has no image."""
+    """List a tree, or the archive that the user names. Raises SourceError if it is damaged, hostile or empty."""
     tree = Tree(root, problems)
     if own.archive:
         _read_archive(tree, own.archive, own, progress)

@@ -170,8 +170,7 @@ class UnpackedImages:
         return self._originals.url_of(name)
 
     def read_range(self, name: str, offset: int, num_bytes: int, version: int = NO_VERSION) -> bytes:
-        """Return a range of an original, or of a parquet file's images. Raises SourceError if unpacked images are
-        gone."""
+        """Return a range of an original, or of a parquet file's images. Raises SourceError if these are gone."""
         unpacked = self._names.get(name)
         if unpacked is None:
             return self._originals.read_range(name, offset, num_bytes, version)

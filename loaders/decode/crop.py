@@ -60,7 +60,7 @@ class RowView(NamedTuple):
     """Height and width to which the crop is scaled."""
     out_top: int
     out_left: int
-    """Top left corner of the row in the scaled crop; above 0 for the centre crop of an evaluation, below 0 in a
+    """Top left corner of the row in the scaled crop; above 0 for an evaluation's centre crop, below 0 in a
     letterbox."""
     flip: bool
     """Whether the row is mirrored, left to right, as the last step."""

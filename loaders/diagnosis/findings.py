@@ -187,8 +187,7 @@ class Diagnosis:
     """Reason, and settings, if the run was measured with fewer reads in flight or a longer deadline than it is set up
     with, because its reads missed their deadline over a slow link. Empty if it was measured as it is."""
     cache: str = ""
-    """Whether a run with a cache on a local disk was measured from the full cache or without it, as one sentence. Empty
-    for a run without a cache."""
+    """Sentence that says whether a run with a local cache was measured from the full cache; empty without a cache."""
 
 
 def to_document(found: Diagnosis) -> dict[str, object]:

@@ -61,8 +61,7 @@ class _Change:
     request_latency_s: float | None = None
     """Latency of a read if the change moves the data; None if it does not."""
     closes_gap: bool = False
-    """Whether the change may close the gap between the run and its prediction, so that its own prediction ignores the
-    gap."""
+    """Whether the change may close the gap between run and prediction; its own prediction then ignores the gap."""
 
 
 def find_fixes(stages: Stages, run: Measured) -> list[Fix]:

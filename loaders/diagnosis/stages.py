@@ -295,8 +295,7 @@ class Stages:
 
     @cached_property
     def ahead_settings(self) -> Changes:
-        """Changed settings: enough images in flight, within the memory, that fetching should no longer limit the
-        run."""
+        """Changed settings: enough images in flight, within the memory, that fetching no longer limits the run."""
         config, fetched, storage = self.setup.config, self.fetched, self.loader.dataset.storage
         beyond = prediction.predict_fetched(self.rates(self.setup)).images_per_s
         usual = reads_in_flight(storage, replace(config, reads_in_flight=None, processes=0))

@@ -168,8 +168,7 @@ class PackBatch(Batch):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ViewBatch(Batch):
-    """One rank's part of one step, with several views of each image; labels, keys and the rest have an entry an
-    image."""
+    """One rank's part of one step, with several views of each image; labels, keys and so on have an entry an image."""
 
     images: tuple[NDArray[np.uint8], ...]  # type: ignore[assignment]  # in place of one array
     """For each group of views an array (rows, views, size, size, 3); the memory is reused as in `Batch`."""

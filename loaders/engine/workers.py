@@ -218,8 +218,7 @@ class ProcessProducer:
             self._watch(worker)
 
     def _watch(self, worker: _Worker) -> None:
-        """Raise an error if a worker's watch has stopped: the worker is suspended, or never releases the interpreter
-        lock."""
+        """Raise an error if a worker's watch has stopped: it is suspended, or never releases the interpreter lock."""
         who = f"worker process {worker.number} of {len(self._workers)} (process {worker.process.pid})"
         require_progress(
             worker.still,

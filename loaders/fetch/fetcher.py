@@ -585,8 +585,7 @@ class BucketFetcher(Fetcher):
         return data
 
     def _is_as_indexed(self, wanted: _Range, data: bytes) -> bool:
-        """Whether all images have the checksums of the index, if any, so that the cache does not keep damage
-        forever."""
+        """Whether all images have the checksums of the index, if any; a cache would keep damage forever."""
         entries = wanted.entries
         if entries is None or entries.image_crc32c is None:
             return True

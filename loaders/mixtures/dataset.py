@@ -78,8 +78,7 @@ class MixtureSource:
     name: str = ""
     """Name in `batch.fields["dataset"]` and in the state; by default the last part of the URL."""
     at_end: AtEnd = "repeat"
-    """Action at the dataset's end: `repeat` begins its next pass, `drop` gives others its weight, `stop` ends the
-    mixture."""
+    """Action at the dataset's end: `repeat` begins the next pass, `drop` gives others its weight, `stop` ends all."""
     epochs: int = 1
     """Epochs of its own after which a dataset ends that is not repeated."""
 

@@ -406,8 +406,7 @@ class MixtureLoader(Loader):
         return tuple(found)
 
     def _check_budget(self) -> None:
-        """Divide the memory for encoded images among datasets in buckets: what each must hold, and the rest by
-        weight."""
+        """Divide the memory for encoded images among datasets in buckets: what each needs, and the rest by weight."""
         if not isinstance(self.order, MixedOrder):
             return
         sharers = max(1, self.config.processes)

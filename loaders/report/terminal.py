@@ -53,8 +53,7 @@ def is_lower_bound(found: Diagnosis, stage: StageRate) -> bool:
 
 
 def lower_bounds_note(found: Diagnosis) -> str:
-    """Return sentences about stages that were slower alone than in the run, and the sign `≤`; empty if there are
-    none."""
+    """Return sentences about stages that were slower alone than in the run, and the sign `≤`; empty if none."""
     notes = []
     alone, in_run = found.compute_alone_images_per_s, compute_rate(found)
     if not found.undecided and 0 < alone < COMPUTE_BOUND * in_run:
