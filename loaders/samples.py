@@ -186,7 +186,7 @@ class Samples:
         return number
 
     def _stop_of(self, index: int) -> int:
-        """Return the number after the last index of the same kind."""
+        """Return the end of the range of valid indices."""
         return self._length
 
     def _open(self) -> Opened:

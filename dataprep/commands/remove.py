@@ -121,7 +121,7 @@ class Remove(Watched):
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     keys: Places = option(
-        "File with a key, or a value of the fields url, sha256 or md5, of a sample in each line; may be repeated.",
+        "File with a line for each sample: its key, or its value of the field url, sha256 or md5; may be repeated.",
         metavar="FILE",
         group=READ,
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from loaders.decode.crop import RowView
 
 COCO_FLIP_PAIRS = tuple((left, left + 1) for left in range(1, 17, 2))
-"""Positions of COCO's keypoints that are left and right of a person: eyes, ears, shoulders, and so on to the ankles."""
+"""Positions of COCO's keypoints on the left and right of a person: eyes, ears, shoulders, and so on to the ankles."""
 
 
 class TransformedBoxes(NamedTuple):

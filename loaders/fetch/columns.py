@@ -35,7 +35,7 @@ class _Places:
 
 
 class FixedValues:
-    """Bytes of values of one size: many of them make an array in less time than each of them alone."""
+    """Bytes of values of one size: one array of many takes less time than an array for each."""
 
     __slots__ = ("_data", "_size")
 
