@@ -146,16 +146,15 @@ class AreaChart:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], target: float | None = None) -> BarChart:
-    """Lay out bars relative to the longest one, or to a target: longer bars are cut off at twice the target.
+    """Lay out bars relative to the longest finite one, or to a target that is longer; an infinite bar is as long.
 
     Args:
         title: Description of the chart, for screen readers.
         bars: Bars from top to bottom.
         target: Value to mark by a dashed line.
     """
-    most = max((bar.largest for bar in bars), default=0.0) or 1.0
-    if target is not None:
-        most = min(max(most, target), 2 * target)
+    values = [*(bar.largest for bar in bars), target or 0.0]
+    most = max(filter(math.isfinite, values)) or 1.0
     drawn = tuple(
         DrawnBar(
             bar=bar,

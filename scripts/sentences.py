@@ -210,7 +210,7 @@ def sentences_of_data_on_restart_markers() -> list[str]:
     found, ratios = recorded("restart"), ratios_of_restart()
     share = ratios["loader", "restart markers", "bicubic"] / ratios["loader", "originals", "bicubic"]
     return [
-        f"in {share:.2f} of the time;",
+        f"decodes a crop in {share:.2f} of the time.",
         f"On {found['images']:,} crops of photographs of {_kilobytes(found)} the files have "
         f"{found['restart_bytes'] / found['bytes']:.2f} of their bytes, and one core codes "
         f"{found['transcoded_images_per_s']:.0f} images a second.",
@@ -331,18 +331,17 @@ def sentences_about_large_indexes() -> list[str]:
 
 
 def sentences_of_the_readme() -> list[str]:
-    resumed, build = recorded("resume"), recorded("build")
     times = dict(
         re.findall(r"224 \| (\S+) \| originals \| ([0-9.]+) times", "\n".join(arena_verdicts(recorded("arena"))))
     )
     antialiased, plain = min(times["bicubic"], times["bilinear"], key=float), times["bilinear-no-antialias"]
-    cpu_ms = cpu_ms_of_builds("webdataset")
+    resumed = recorded("resume")
+    changes = only(resumed["rows"], loader="dataprep")["changes"]
+    wrong = sum(change["repeated"] + change["skipped"] for change in changes)
     return [
-        f"4, 6, 7 or 12 ranks in place of 8 | 0 of {resumed['samples']:,} |",
-        "processor time of the fastest other loader for an image of 224 px, over that of ours with the same "
-        f"interpolation | {antialiased} times with antialiasing, {plain} times without |",
-        f"images of {_kilobytes(build)} that one core reads, decodes, checks and packs | {1000 / cpu_ms:.0f} a second, "
-        f"at {cpu_ms:.2f} ms of processor time each |",
+        f"the fastest other loader takes {antialiased} times our processor time for an image of 224 pixels, "
+        f"and {plain} times without antialiasing",
+        f"an epoch repeats or skips {wrong} of {resumed['samples']:,} samples",
     ]
 
 
@@ -424,8 +423,8 @@ SENTENCES: list[tuple[str, Callable[[], list[str]]]] = [
     (BENCHMARKS, sentences_about_planted_situations),
     (BENCHMARKS, sentences_about_the_arena),
     ("README.md", sentences_of_the_readme),
-    ("DATA.md", sentences_of_data_on_restart_markers),
-    ("DATA.md", sentences_of_data_on_laion),
+    ("docs/written.md", sentences_of_data_on_restart_markers),
+    ("docs/laion.md", sentences_of_data_on_laion),
     (CAPACITY, sentences_about_capacity),
     ("docs/bottleneck.md", sentences_about_bottlenecks),
     ("docs/views.md", sentences_about_near_duplicates),

@@ -1,4 +1,4 @@
-"""The three ways to mend a damaged dataset, as DATA.md says them: each gives the bytes that were there before."""
+"""The three ways to repair a dataset that docs/written.md shows: each gives the bytes that were there before."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.builds import dataprep, digests
-from tests.support.markdown import ROOT, blocks, commands
+from tests.support.markdown import blocks, commands
 from tests.support.own_data import picture, write_files
 
 BLOCKS = [
     [command.text for command in commands(block)]
-    for block in blocks("DATA.md")
+    for block in blocks("docs/written.md")
     if any(command.text.startswith("dataprep verify shards") for command in commands(block))
 ]
 BUILD = BLOCKS[0][0].removesuffix(" --overwrite")
@@ -51,6 +51,5 @@ def test_a_damaged_dataset_is_mended_as_documented(lines, tmp_path, monkeypatch)
     assert {name: after[name] for name in after if name != "replicas.json"} == before
 
 
-def test_data_md_has_all_ways():
+def test_the_document_has_all_ways():
     assert len(BLOCKS) == 3
-    assert "## When a dataset is damaged" in (ROOT / "DATA.md").read_text()

@@ -29,7 +29,7 @@ from dataprep.sources import DATASETS
 from scripts.sentences import BENCHMARKS, CAPACITY, CLUSTERS, only, with_figures, written_anew
 from tests.support.markdown import ROOT, blocks, commands, shows
 
-DATA = (ROOT / "DATA.md").read_text()
+LAION, PUBLISHED = ((ROOT / f"docs/{name}.md").read_text() for name in ("laion", "published"))
 PLANS = [
     command
     for document in (CAPACITY, "docs/regions.md")
@@ -180,7 +180,7 @@ def test_published_resnets_have_the_plans_of_the_documents_table():
 
 
 def test_costs_of_clusters_follow_from_the_rates_beside_them():
-    """A vCPU does half of a core: the processor time of the recorded benchmark, and LAION's core-hours of DATA.md."""
+    """A vCPU does half of a core: the processor time of the recorded benchmark, and core-hours of docs/laion.md."""
     (row,) = (
         row
         for row in recorded("build")["rows"]
@@ -195,29 +195,30 @@ def test_costs_of_clusters_follow_from_the_rates_beside_them():
     hours = images / (rate / 2) / 3600
     minutes, cost = f"{hours / 16 * 60:.0f} minutes", f"${hours * 0.07:.2f}"
     assert f"| ImageNet | {images:,} | {hours:.1f} | {minutes} | | {cost} |" in told(CLUSTERS)
-    (core_hours,) = re.findall(r"/ 3,600 s = (\d+) core-hours", DATA)
-    assert f"[{core_hours} core-hours](../DATA.md)" in told(CLUSTERS)
+    (core_hours,) = re.findall(r"/ 3,600 s = (\d+) core-hours", LAION)
+    assert f"[{core_hours} core-hours](laion.md#what-it-takes)" in told(CLUSTERS)
     hours = 2 * int(core_hours)
     shown = f"{hours:,} | {hours / 16:.0f} hours | {hours / 256:.1f} hours | ${hours * 0.07:.0f}"
     assert f"| LAION-400M | 413 million rows | {shown} |" in told(CLUSTERS)
-    (rows,) = re.findall(r"= (\d+) million x \(0\.\d+ x", DATA)
-    assert set(re.findall(r"\b(4\d\d) million (?:rows|URLs|in 32)", DATA + (ROOT / CLUSTERS).read_text())) == {rows}
+    (rows,) = re.findall(r"= (\d+) million x \(0\.\d+ x", LAION)
+    assert set(re.findall(r"\b(4\d\d) million (?:rows|URLs|in 32)", LAION + (ROOT / CLUSTERS).read_text())) == {rows}
 
 
 def test_core_hours_and_rates_of_laion_follow_from_the_figures_beside_them():
     rows, comes, row_ms, dead_ms = map(
-        float, re.findall(r"(\d+) million x \((0\.\d+) x ([\d.]+) ms \+ 0\.32 x ([\d.]+) ms\)", DATA)[0]
+        float, re.findall(r"(\d+) million x \((0\.\d+) x ([\d.]+) ms \+ 0\.32 x ([\d.]+) ms\)", LAION)[0]
     )
     core_hours = rows * 1e6 * (comes * row_ms + (1 - comes) * dead_ms) / 1000 / 3600
-    assert float(re.findall(r"/ 3,600 s = (\d+) core-hours", DATA)[0]) == pytest.approx(core_hours, rel=0.01)
-    for cores, rate, gbps in re.findall(r"^\| (\d+) \| [^|]+ \| ([\d,]+) \| ([\d.]+) Gbit/s", DATA, re.MULTILINE):
+    assert float(re.findall(r"/ 3,600 s = (\d+) core-hours", LAION)[0]) == pytest.approx(core_hours, rel=0.01)
+    for cores, rate, gbps in re.findall(r"^\| (\d+) \| [^|]+ \| ([\d,]+) \| ([\d.]+) Gbit/s", LAION, re.MULTILINE):
         rows_per_s = rows * 1e6 / (core_hours * 3600) * int(cores)
         assert float(rate.replace(",", "")) == pytest.approx(rows_per_s, rel=0.02)
         assert float(gbps) == pytest.approx(rows_per_s * comes * 190e3 * 8 / 1e9, rel=0.02)
 
 
 def test_every_document_has_the_same_number_of_imagenets_shards():
-    (webdataset, tfrecord) = re.findall(r"^\| (?:webdataset|tfrecord)\b.* GB, (\d+) shards \| 6", DATA, re.MULTILINE)
+    shards = re.findall(r"^\| (?:webdataset|tfrecord)\b.* GB, (\d+) shards \| 6", PUBLISHED, re.MULTILINE)
+    webdataset, tfrecord = shards
     assert webdataset == tfrecord
     assert f"ImageNet's training images make {webdataset} of 256 MiB" in told(CLUSTERS)
-    assert f"imagenet-train-00000-of-{int(webdataset):05d}.tar" in DATA
+    assert f"imagenet-train-00000-of-{int(webdataset):05d}.tar" in (ROOT / "docs/written.md").read_text()

@@ -18,8 +18,8 @@ from dataprep.sources.coco import PARTS
 from pipelines.engines import EngineChoice, engine_module
 from tests.support.markdown import DOCUMENTS, ROOT, blocks, commands, links, words_of
 
-DATA = (ROOT / "DATA.md").read_text()
-SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", DATA, re.MULTILINE | re.DOTALL))
+PUBLISHED = (ROOT / "docs/published.md").read_text()
+SECTIONS = dict(re.findall(r"^## (\S+)\n(.*?)(?=^## |\Z)", PUBLISHED, re.MULTILINE | re.DOTALL))
 NOT_FOR_READERS = re.compile(r"(?<![\w.])/(?:work|tmp(?!/tpu_logs))\b|\bTODO\b|\bFIXME\b")
 
 COMMAND_LINES = [
@@ -28,6 +28,16 @@ COMMAND_LINES = [
     for block in blocks(document)
     if block.info in ("console", "sh")
     for command in commands(block)
+]
+COMMAND_LINES += [
+    (f"{document}: {text[:40]}", text)
+    for document in ("README.md", "DATA.md")
+    for text in re.findall(r"^\|.* \| `(dataprep [^`]+)` \|$", (ROOT / document).read_text(), re.MULTILINE)
+]
+DEMO = (ROOT / "scripts/demo.sh").read_text().replace("\\\n", " ").replace('"', "")
+COMMAND_LINES += [
+    (f"scripts/demo.sh: {text[:40]}", " ".join(text.split()))
+    for text in re.findall(r"^(?:say |mae=\()(dataprep[^|)\n]*)", DEMO, re.MULTILINE)
 ]
 
 
@@ -38,7 +48,7 @@ def command_lines(program: str) -> list:
 
 
 def archive_rows(section: str) -> dict[str, list[str]]:
-    """The table of original files of a section of DATA.md: the cells of each row by file name."""
+    """The table of original files of a section of docs/published.md: the cells of each row by file name."""
     rows = {}
     for line in section.splitlines():
         cells = [cell.strip().strip("`") for cell in line.strip("|").split("|")]
@@ -47,13 +57,13 @@ def archive_rows(section: str) -> dict[str, list[str]]:
     return rows
 
 
-def test_every_dataset_has_a_section_in_data_md():
+def test_every_published_dataset_has_a_section():
     assert [name for name in DATASETS if name not in SECTIONS] == []
-    assert [name for name in DATASETS if f"`{name}`" not in DATA.split("\n## ")[0]] == []
+    assert [name for name in DATASETS if f"`{name}`" not in PUBLISHED.split("\n## ")[0]] == []
 
 
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
-def test_original_files_in_data_md_are_those_of_the_code(dataset):
+def test_documented_original_files_are_those_of_the_code(dataset):
     archives = {archive.name: archive for facts in dataset.facts.values() for archive in facts.archives}
     expected = {
         name: [
@@ -68,18 +78,18 @@ def test_original_files_in_data_md_are_those_of_the_code(dataset):
 
 
 @pytest.mark.parametrize("name", ["coco", "coco-dup5", "imagenet"])
-def test_counts_in_data_md_are_the_published_ones(name):
+def test_documented_counts_are_the_published_ones(name):
     samples = {split: facts.samples for split, facts in DATASETS[name].facts.items()}
     counted = dict.fromkeys(samples, 0)
     for _, _, images, split in archive_rows(SECTIONS[name]).values():
         if images != "labels":
             counted[split] += int(images.replace(",", ""))
     assert counted == samples
-    overview = next(line for line in DATA.splitlines() if line.startswith(f"| [`{name}`]"))
+    overview = next(line for line in PUBLISHED.splitlines() if line.startswith(f"| [`{name}`]"))
     assert all(f"{count:,}" in overview for count in samples.values())
 
 
-def test_data_md_gives_the_number_of_images_in_each_archive_of_coco():
+def test_the_number_of_images_in_each_archive_of_coco_is_documented():
     rows = archive_rows(SECTIONS["coco-dup5"])
     assert {name: rows[f"{name}.zip"][2] for parts in PARTS.values() for name in parts} == {
         name: f"{count:,}" for parts in PARTS.values() for name, count in parts.items()
@@ -88,16 +98,9 @@ def test_data_md_gives_the_number_of_images_in_each_archive_of_coco():
     assert f"{train.samples * train.repeats:,} images" in SECTIONS["coco-dup5"]
 
 
-def test_data_md_gives_the_number_of_images_in_a_class_of_imagenet():
-    facts = DATASETS["imagenet"].facts
-    assert f"Each class has {facts['train'].class_samples[0]}\n  to {facts['train'].class_samples[1]:,} images" in DATA
-    assert facts["val"].class_samples == (50, 50)
-    assert "Each class has 50 images" in DATA
-
-
 @pytest.mark.parametrize("dataset", DATASETS.values(), ids=DATASETS)
-def test_splits_built_by_default_are_bold_in_data_md(dataset):
-    overview = next(line for line in DATA.splitlines() if line.startswith(f"| [`{dataset.name}`]"))
+def test_splits_built_by_default_are_bold(dataset):
+    overview = next(line for line in PUBLISHED.splitlines() if line.startswith(f"| [`{dataset.name}`]"))
     splits = overview.split("|")[3].strip()
     assert splits == ", ".join(f"**{name}**" if name in dataset.default_splits else name for name in dataset.splits)
 
@@ -247,8 +250,7 @@ def test_lines_about_what_is_missing_are_those_of_the_programs():
     assert [row for row in rows if not any(row in text for text in texts)] == []
 
 
-@pytest.mark.parametrize("document", ["docs/reading.md", "docs/laion.md"])
-def test_libraries_that_no_extra_of_ours_has_are_named_with_their_installation(document):
-    text = (ROOT / document).read_text()
+def test_libraries_that_no_extra_of_ours_has_are_named_with_their_installation():
+    text = (ROOT / "docs/reading.md").read_text()
     assert "import webdataset" in text
     assert "`pip install webdataset`" in text.partition("import webdataset")[0]

@@ -321,12 +321,14 @@ def labels_text(summary: Summary) -> str:
 
 
 def duplicates_text(split: SplitSummary) -> str:
-    """Say how many images have the bytes of another one, and how many images were compared."""
+    """Say how many images repeat an earlier one, by size and CRC32C, and how many images were compared."""
     if not split.compared:
         return "not looked for: the index has no checksums of the images; `dataprep adopt --digest` records them"
     is_partial = split.compared < split.samples
-    among = f"the first {split.compared:,} images of the index" if is_partial else "all images of the split"
-    return f"among {among}, {split.duplicates:,} have the size and CRC32C of an earlier one"
+    among = f"the first {split.compared:,} images" if is_partial else f"all {split.compared:,} images"
+    if not split.duplicates:
+        return f"none among {among}"
+    return f"{split.duplicates:,} among {among} (same size and CRC32C as an earlier one)"
 
 
 def shared_text(shared: Shared) -> str:

@@ -6,6 +6,7 @@ left out.
 
 from __future__ import annotations
 
+from fnmatch import fnmatch
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -14,20 +15,37 @@ FRONT = "README"
 REFERENCE = "docs/reference"
 """Folder of the pages that `reference.py` writes."""
 PARTS = {
-    "Tutorials": ("docs/tutorials/*",),
-    "Data": ("DATA", "docs/python", "docs/own-dataset", "docs/adopt", "docs/changing", "docs/laion", "docs/fetching"),
+    "Start": ("docs/first-minute", "DATA"),
+    "Tutorials": (
+        *(
+            f"docs/tutorials/{name}"
+            for name in ("own-pictures", "captions", "detection", "imagenet-to-tpu", "laion", "bottleneck", "columns")
+        ),
+        "docs/tutorials/*",
+    ),
+    "Data": (
+        "docs/published",
+        "docs/written",
+        "docs/own-dataset",
+        "docs/adopt",
+        "docs/reading",
+        "docs/views",
+        "docs/columns",
+        "docs/changing",
+        "docs/laion",
+        "docs/fetching",
+        "docs/python",
+    ),
     "Loading and training": (
         "docs/loaders",
         "docs/batches",
-        "docs/metrics",
-        "docs/reading",
-        "docs/watch",
         "docs/bottleneck",
-        "docs/capacity",
+        "docs/metrics",
         "docs/training",
         "docs/checkpoints",
+        "docs/watch",
     ),
-    "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/regions"),
+    "Clouds and clusters": ("docs/clusters", "docs/tpu", "docs/capacity", "docs/regions"),
     "Reference": (
         f"{REFERENCE}/commands/index",
         f"{REFERENCE}/api/index",
@@ -37,7 +55,7 @@ PARTS = {
     ),
     "The project": ("CONTRIBUTING", "docs/deprecations", "docs/architecture", "docs/decisions/README"),
 }
-"""Documents by the part's heading; a `*` stands for all names, sorted."""
+"""Documents by the part's heading, tutorials in the order of need; a `*` stands for all names, sorted."""
 BELOW = {"docs/decisions/README": ("docs/decisions/*",)}
 """Documents that stand below another one."""
 
@@ -78,9 +96,7 @@ def _toctree(pages: list[str], caption: str) -> str:
 def _named(patterns: tuple[str, ...], names: list[str], listed: set[str]) -> list[str]:
     found: list[str] = []
     for pattern in patterns:
-        if pattern.endswith("/*"):
-            folder = pattern.removesuffix("*")
-            found += [name for name in names if name.startswith(folder) and name not in listed]
-        else:
+        if pattern.startswith(REFERENCE):
             found.append(pattern)
+        found += [name for name in names if fnmatch(name, pattern) and name not in listed.union(found)]
     return found

@@ -6,6 +6,7 @@ Numbers become text here and in wording.py; the template places them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -30,10 +31,12 @@ PLOT_MEDIANS = 3
 
 def diagnosis_page(found: Diagnosis, comparison: Comparison | None = None) -> str:
     """Return the page of a diagnosis."""
+    headline, *more = re.split(r"(?<=[.!?]) (?=[A-Z])", found.verdict, maxsplit=1)
     return render_page(
         TEMPLATE,
         "loaders",
-        headline=found.verdict,
+        headline=headline,
+        more="".join(more),
         tone="good" if found.utilisation >= terminal.PASSES and not found.undecided else "warn",
         subject=(found.device, found.url),
         found=_found(found),

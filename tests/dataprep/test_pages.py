@@ -96,10 +96,10 @@ def test_bars_are_as_long_as_their_values():
     assert chart.target is None
 
 
-def test_bars_beyond_twice_the_target_are_cut_there():
-    chart = bar_chart("x", [bar(900.0), bar(float("inf")), bar(100.0)], target=100.0)
-    assert [drawn.length for drawn in chart.bars] == pytest.approx([1, 1, 0.5])
-    assert chart.target == pytest.approx(0.5)
+def test_bars_beyond_the_target_keep_their_proportions():
+    chart = bar_chart("x", [bar(900.0), bar(float("inf")), bar(300.0)], target=90.0)
+    assert [drawn.length for drawn in chart.bars] == pytest.approx([1, 1, 1 / 3])
+    assert chart.target == pytest.approx(0.1)
     assert bar_chart("x", [bar(50.0)], target=100.0).target == 1
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import string
@@ -13,7 +12,7 @@ import pytest
 
 from dataprep.demo.make import write_demo
 from tests.support.finished import build_here
-from tests.support.markdown import ROOT, blocks, commands
+from tests.support.markdown import blocks, commands
 from tests.support.training import start
 from tests.support.words import replaced
 from train import pretrain_mae, train_resnet
@@ -82,14 +81,6 @@ def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path,
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_the_documented_command_line_is_understood(entry):
     ENTRIES[entry].make_context(entry, seed_command(entry, "data"))
-
-
-def test_the_demo_trains_with_the_command_line_of_the_readme():
-    (array,) = re.findall(r"^mae=\((.*?)\)$", (ROOT / "scripts/demo.sh").read_text(), re.MULTILINE | re.DOTALL)
-    words = shlex.split(array.replace('"$demo/mae"', "runs/mae").replace('"$demo/', '"demo/'))
-    shown = [command.text for block in blocks("README.md") if block.info == "sh" for command in commands(block)]
-    assert [shlex.split(each) for each in shown if each.startswith("dataprep-pretrain-mae ")] == [words]
-    assert pretrain_mae.command.make_context("pretrain_mae", words[1:]).params["device"] == "xla"
 
 
 def run(entry: str, folder: Path, arguments_of: dict[str, list[str]]) -> None:
