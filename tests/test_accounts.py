@@ -51,6 +51,7 @@ ON_DISK = (
     "tpu exec my-tpu --zone us-central2-b --dry-run -- uptime",
     "tpu copy my-tpu --zone us-central2-b small/dataset.json data.json --dry-run",
     "tpu profile my-tpu --zone us-central2-b runs traces --dry-run",
+    "tpu ssh my-tpu --zone us-central2-b --dry-run",
     "tpu delete my-tpu --zone us-central2-b --dry-run",
 )
 """Command lines in an order in which each finds what it needs."""
