@@ -558,7 +558,7 @@ class LoaderConfig:
 
 OF_PIXELS = (
     *("image_size", "augment", "scale", "ratio", "flip", "clip_crop", "resize"),
-    *("packs", "views", "transform", "decoder"),
+    *("packs", "views", "transform", "decoder", "pixels"),
 )
 """Parts of a sequence that determine the pixels, not the order of the images."""
 _IGNORED_BY_PACKS = ("image_size", "scale", "ratio", "clip_crop", "resize")

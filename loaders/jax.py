@@ -126,9 +126,9 @@ def device_batches(
 
 
 def _run(loader: Loader, sharding: jax.sharding.NamedSharding, prefetch: int) -> Generator[JaxBatch]:
-    global_rows = loader.config.batch_size // loader.config.row_images
-    batches = map(partial(_on_devices, sharding, global_rows), loader)
-    state = loader.state_dict()
+    own, state = iter(loader), loader.state_dict()
+    global_rows = loader.config.batch_size // loader.config.row_images  # of the size that the iteration has
+    batches = map(partial(_on_devices, sharding, global_rows), own)
     try:
         ahead = deque(islice(batches, prefetch))
         while True:

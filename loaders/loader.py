@@ -43,7 +43,7 @@ from loaders.engine.batch import (
     ViewIdentity,
 )
 from loaders.engine.stats import LoaderStats, Moment, Snapshot, Stats, open_tracer, trace_batch
-from loaders.order import Batches, Order, check_budget, check_world, samples_per_block
+from loaders.order import Batches, Order, check_budget, check_world, ramped, samples_per_block
 from loaders.packs import Packs
 
 if TYPE_CHECKING:
@@ -257,6 +257,9 @@ class Loader:
     _earlier: tuple[EarlierData, ...] = ()
     """Data of the run before each change of its dataset or view."""
 
+    _ramp: tuple[tuple[int, int], ...] = ()
+    """Positions and sizes of `ramp_batches`."""
+
     _growth: Growth | None = None
     """Maker of larger indexes while not all images are known."""
 
@@ -358,7 +361,7 @@ class Loader:
         return self._taken()
 
     def _begin(self) -> None:
-        """Go to the first batch of an evaluation, or to the batch after a loaded state.
+        """Go to the first batch of an evaluation, or to the batch after a loaded state; take the next batch's size.
 
         This happens when an iterator is made, not when its first batch is taken: a StatefulDataLoader that resumes at
         the end of a pass makes an iterator for the state, takes nothing from it, and makes another for the next pass.
@@ -366,6 +369,9 @@ class Loader:
         if not self.config.shuffle:
             start, self._start = self._start, 0
             self._go_to(start)
+        if (size := self._known.batches_with(self._batch).size) != self.config.batch_size:
+            self._end_producer()
+            self.config = replace(self.config, batch_size=size)
 
     def _taken(self) -> Iterator[Rows]:
         stop, index = self._end_of_epoch(), self.index
@@ -437,6 +443,27 @@ class Loader:
         start = self._known.batch_start
         return range(start(batch) + self.config.rank, start(batch + 1), self.config.world_size)
 
+    def ramp_batches(self, sizes: Sequence[tuple[int, int]]) -> None:
+        """Change the size of batches on the way, in a loader that has delivered none yet; the samples stay in order.
+
+        An iteration ends before a batch of another size, as at the end of an epoch.
+
+        Args:
+            sizes: Position and size, ascending from position 0: the size of all batches that begin there or later.
+
+        Raises:
+            UsageError: The ranks, or the rows of packs, cannot share a batch.
+        """
+        for _, size in sizes:
+            check_world(size, self.config.rank, self.config.world_size)
+            replace(self.config, batch_size=size)  # which checks the packs
+        self._ramp = tuple(sizes)
+        self.order = replace(self.order, resized=self._first_batches())
+
+    def _first_batches(self) -> tuple[Batches, ...]:
+        """Return the batches of a new run, () if all have one size."""
+        return ramped(Batches(0, 0, self._ramp[0][1]), self._ramp[1:]) if self._ramp else ()
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the first batch of an epoch; an evaluation has one epoch, and stays where it is.
 
@@ -450,7 +477,7 @@ class Loader:
         order = self.order
         if (self._earlier and epoch < order.first_epoch) or order.first_position(epoch) < order.batches[0].position:
             self._end_producer()
-            self.order, self._earlier = self._order(), ()
+            self.order, self._earlier = replace(self._order(), resized=self._first_batches()), ()
         return self.order
 
     def state_dict(self) -> LoaderState:
@@ -462,8 +489,9 @@ class Loader:
             "sequence": self._sequence,
         }
         if self._known.resized:
-            number, position, _ = self._known.batches_with(self._batch)
+            number, position, size = self._known.batches_with(self._batch)
             state["batches"] = [number, position]
+            state["sequence"] = {**self._sequence, "batch_size": size}
         return {**state, "earlier": list(self._earlier)} if self._earlier else state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -477,6 +505,7 @@ class Loader:
         Raises:
             UsageError: The state belongs to another sequence; the message says what differs.
         """
+        state = self._expanded(state)
         self._check_state(state)
         batches, batch = self._batches_after(state)
         order, earlier = self._order_after(state)
@@ -516,12 +545,19 @@ class Loader:
             UsageError: The dataset, or one of a mixture, was built or adopted again since the state was made; the
                 message describes both builds.
         """
-        theirs = self._reached(state)
+        theirs = self._reached(self._expanded(state))
         if lines := other_builds(self._sequence, theirs):
             raise UsageError(
                 f"{self.dataset.data_url}: the dataset was built or adopted again since the state was made, or is "
                 f"another build: {'; '.join(lines)}; its images have another order: {advice}"
             )
+
+    def other_decoder(self, state: Mapping[str, Any]) -> str:
+        """Return the decoder of a state, if its pixels differ from those of this loader's decoder or are not known; ''
+        if they are the same."""
+        theirs = self._reached(self._expanded(state))
+        known = next((name for name in ("pixels", "decoder") if name in theirs), None)
+        return "" if known is None or theirs[known] == self._decoding[known] else str(theirs.get("decoder"))
 
     def rewind(self, state: Mapping[str, Any]) -> None:
         """Return to a state of this loader, for adapters that take batches ahead; an evaluation still starts over."""
@@ -533,7 +569,8 @@ class Loader:
         Raises:
             UsageError: The position is not one between two batches, or not one of an evaluation with this batch size.
         """
-        position, size, then = state["position"], self.config.batch_size, self._reached(state)["batch_size"]
+        position, then = state["position"], self._reached(state)["batch_size"]
+        size = next((size for start, size in reversed(self._ramp) if position >= start), self.config.batch_size)
         first, start = state.get("batches", (0, 0))
         done, rest = divmod(position - start, then)
         if rest or done < 0:
@@ -543,6 +580,8 @@ class Loader:
             )
         if self.config.shuffle:
             batches = Batches(first, start, size) if then == size else Batches(first + done, position, size)
+            if self._ramp:
+                return ramped(batches, [each for each in self._ramp if each[0] > position]), first + done
             return () if batches == Batches(0, 0, size) else (batches,), first + done
         if position % size:
             raise UsageError(
@@ -551,6 +590,12 @@ class Loader:
                 "without it"
             )
         return (), position // size
+
+    def _expanded(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state in the form that this loader computes with; older ones have longer hashes of plans."""
+        if not isinstance(state, Mapping) or not isinstance(state.get("sequence"), Mapping):
+            return state  # which is refused later
+        return {**with_short_plans(state), "sequence": with_short_plans(state["sequence"])}
 
     def _check_state(self, state: Mapping[str, Any]) -> None:
         """Raise UsageError if a state is damaged or belongs to another sequence."""
@@ -571,6 +616,9 @@ class Loader:
             {name: ours.pop(name, None) for name in OF_PIXELS},
             {name: theirs.pop(name, None) for name in OF_PIXELS},
         )
+        for part in of_pixels:
+            for name in ("pixels",) if self.other_decoder(state) else ("pixels", "decoder"):
+                del part[name]
         if lines := differences(ours, theirs, where="in the state"):
             what = "; ".join(lines)
             raise UsageError(
@@ -597,9 +645,9 @@ class Loader:
         sequence: Mapping[str, Any] = state.get("sequence", {})
         theirs = sequence.get("dataset")
         plan = theirs.get("plan") if isinstance(theirs, Mapping) else None
-        while self._growth is not None and plan != self.dataset.plan:
+        while self._growth is not None and plan != short_plan(self.dataset.plan):
             self._grow()
-        if self._known.heads and any(plan == head["plan"] for head in self.dataset.heads):
+        if self._known.heads and any(plan == short_plan(head["plan"]) for head in self.dataset.heads):
             return {**sequence, **{name: self._sequence[name] for name in ("dataset", "samples")}}
         return sequence
 
@@ -684,7 +732,8 @@ class Loader:
     def _end_of_epoch(self) -> int:
         if self._growth is not None:
             return self._known.batch_at(self._known.num_samples)  # a batch is never cut
-        return self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
+        stop = self.order.first_batch(self.epoch + 1) if self.config.shuffle else len(self)
+        return min([stop, *(each.number for each in self._known.resized if each.number > self._batch)])
 
     def _order(self) -> Order:
         return order_of(self.dataset, self.index, self.config)
@@ -749,8 +798,8 @@ class Loader:
     @property
     def _decoding(self) -> dict[str, object]:
         """The decoder and the settings that the sequence depends on."""
-        decoder = open_decoder(self.config.interpolation, self.config.decoder).name
-        return {"decoder": decoder, **self.config.sequence_document()}
+        decoder = open_decoder(self.config.interpolation, self.config.decoder)
+        return {"decoder": decoder.name, "pixels": decoder.pixels, **self.config.sequence_document()}
 
 
 def end_when_collected(owner: object, close: Callable[[], None], warning: str = "") -> weakref.finalize[..., Any]:
@@ -824,10 +873,31 @@ def _pack_batch(rows: Rows, state: LoaderState) -> PackBatch:
 def identity_of(dataset: Dataset) -> DatasetIdentity:
     """Return a state's description of a dataset."""
     manifest, view = dataset.manifest, dataset.view
-    found: DatasetIdentity = {"name": manifest.name, "plan": dataset.plan, "revision": manifest.revision}
+    found: DatasetIdentity = {
+        "name": manifest.name,
+        "plan": short_plan(dataset.plan),
+        "revision": manifest.revision,
+    }
     return found if view is None else {**found, "view": ViewIdentity(name=view.view.name, sha256=view.sha256)}
 
 
+def short_plan(plan: str) -> str:
+    """Return the digits of a plan's hash that a state has: 64 bits."""
+    return plan[:PLAN_DIGITS]
+
+
+def with_short_plans(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a part of a state with short hashes of the plans of its dataset, and of what was loaded before."""
+    found, dataset, earlier = dict(part), part.get("dataset"), part.get("earlier")
+    if isinstance(dataset, Mapping) and isinstance(dataset.get("plan"), str):
+        found["dataset"] = {**dataset, "plan": short_plan(dataset["plan"])}
+    if isinstance(earlier, list):
+        found["earlier"] = [with_short_plans(each) if isinstance(each, Mapping) else each for each in earlier]
+    return found
+
+
+PLAN_DIGITS = 16
+"""Number of digits of a plan's hash in a state."""
 SHOWN_DIGITS = 12
 """Number of digits of a plan's hash in a message, as `dataprep inspect` shows it."""
 

@@ -107,6 +107,21 @@ class Batches(NamedTuple):
     size: int
 
 
+def ramped(first: Batches, sizes: Sequence[tuple[int, int]]) -> tuple[Batches, ...]:
+    """Return batches, and those of other sizes that follow them.
+
+    Args:
+        first: Batches of the first size.
+        sizes: Position and size, ascending: the size of all batches that begin there or later.
+    """
+    found = [first]
+    for position, size in sizes:
+        number, start, before = found[-1]
+        steps = -(-(position - start) // before)
+        found.append(Batches(number + steps, start + steps * before, size))
+    return tuple(found)
+
+
 class Epochs(NamedTuple):
     """Epochs of one length, from one of them on."""
 
@@ -132,8 +147,8 @@ class Order:
     global_batch: int
     """B: samples in one step, over all ranks."""
     resized: tuple[Batches, ...] = ()
-    """Batches of each size, if a run continued with other sizes; () if all batches from position 0 on have
-    `global_batch` samples."""
+    """Batches of each size, if a run continued with other sizes or has a ramp; () if all batches from position 0 on
+    have `global_batch` samples."""
     samples_per_block: int
     """c: maximum number of samples in a block."""
     passes: int = 1

@@ -89,7 +89,7 @@ class Samples:
         order, sequence = loader.order, loader.state_dict()["sequence"]
         self._stored, self._epoch_samples = order.num_samples, order.epoch_samples
         self._length = _length(order.epoch_samples, shuffle=config.shuffle, epochs=epochs)
-        left_out = ("batch_size", *(_OF_PIXELS if images == "encoded" else ()))
+        left_out = ("batch_size", "pixels", *(_OF_PIXELS if images == "encoded" else ()))
         found = {name: value for name, value in sequence.items() if name not in left_out}
         found |= {"images": images, "fields": list(config.fields), "length": self._length}
         self._text = f"{type(self).__name__}({json.dumps(found, sort_keys=True)})"

@@ -162,6 +162,7 @@ RECIPES = {
 
 fitting, learning = on_use("tests.support.fitting"), on_use("tests.support.learning")
 training, training_fsdp = on_use("tests.support.training"), on_use("tests.support.training_fsdp")
+training_changes = on_use("tests.support.training_changes")
 training_jax, training_jax_mae = on_use("tests.support.training_jax"), on_use("tests.support.training_jax_mae")
 STATE = Path("build/soak")
 MIXTURES_A_CASE = 200
@@ -602,6 +603,17 @@ def _train_killed(module: str, number: int, folder: Path) -> str:
     return f"{len(expected)} losses, killed after {steps}: the same"
 
 
+def train_changes() -> Iterator[Case]:
+    """A masked autoencoder on XLA whose batch is doubled at one resume and whose mixture changes at another."""
+    for number in range(3):
+        yield f"killed 10 times, round {number}", partial(_train_changes, number)
+
+
+def _train_changes(number: int, folder: Path) -> str:
+    urls = {name: str(loaded("webdataset", 100, dataset=name)) for name in PUBLISHED}
+    return training_changes.joints(folder, urls, random.Random(number))
+
+
 def train_jax() -> Iterator[Case]:
     """Masked autoencoders in JAX: torch_xla's losses, kills, devices and processes."""
     yield "200 steps beside torch_xla", lambda folder: training_jax_mae.beside_torch_xla(training_data(), folder)
@@ -938,6 +950,7 @@ SHOWS = {
     "packs": packs,
     "parts": parts,
     "planning": planning,
+    "train-changes": train_changes,
     "train-exact": train_exact,
     "train-devices": train_devices,
     "train-jax": train_jax,

@@ -470,15 +470,14 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
     from train.loops.jax_transformer_steps import Settings
 
     data = flags.open_data()
-    flags = flags.fitted_to(data.epoch_images, devices)
-    batch = flags.effective_batch(devices)
+    lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, devices)
     model = _open_model(flags, weights, classes_of(data, flags.nb_classes))
-    loader, validation = _open_loaders(flags, data, devices, batch)
+    loader, validation = _open_loaders(flags, data, devices)
     training = JaxRun(
         flags=flags,
         devices=devices,
         is_probe=flags.linear_probe,
-        task=_jax_task(flags, model, devices, batch),
+        task=_jax_task(flags, model, devices),
         tensors={name: each.numpy() for name, each in model.state_dict().items()},
         settings=Settings(
             weight_decay=flags.weight_decay,
@@ -491,6 +490,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
             seed=flags.seed,
         ),
         schedule=flags.schedule(),
+        lr_shares=lr_shares,
         loader=loader,
         validation=validation,
     ).open()
@@ -499,7 +499,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
     return training
 
 
-def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices, batch: int) -> JaxTask:
+def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices) -> JaxTask:
     """Return the JAX fine-tuning task, whose network matches the PyTorch model."""
     from train.loops.jax_transformer_steps import FinetuneTask as JaxFinetuneTask
     from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
@@ -508,7 +508,6 @@ def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices,
     return JaxFinetuneTask(
         model=JaxVisionTransformer(model.config, computation),
         seed=flags.seed,
-        batch_size=batch,
         mix=flags.mix_config(),
         label_smoothing=flags.smoothing,
     )
@@ -517,17 +516,22 @@ def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices,
 def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
     data = flags.open_data()
-    flags = flags.fitted_to(data.epoch_images, runtime)
-    batch, schedule = flags.effective_batch(runtime), flags.schedule()
+    lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, runtime)
+    schedule = flags.schedule()
     num_classes = classes_of(data, flags.nb_classes)
     model = _open_model(flags, weights, num_classes).to(runtime.device)
     if flags.compile:
         compile_network(model, runtime.device)
     logs = flags.open_logs(runtime)
     _tell_first_weights(flags, weights, model, logs)
-    mix = flags.mix_config()
-    mixer = Mixer(config=mix, put=runtime.put, seed=flags.seed, batch_size=batch, num_classes=num_classes)
-    loader, validation = _open_loaders(flags, data, runtime, batch)
+    loader, validation = _open_loaders(flags, data, runtime)
+    mixer = Mixer(
+        config=flags.mix_config(),
+        put=runtime.put,
+        seed=flags.seed,
+        batch_size=lambda: loader.config.batch_size,
+        num_classes=num_classes,
+    )
     task = FinetuneTask(
         model=model,
         runtime=runtime,
@@ -535,19 +539,26 @@ def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBa
         accum_iter=flags.accum_iter,
         label_smoothing=flags.smoothing,
         validation=validation,
-        mix=mixer if mix.enabled else None,
+        mix=mixer if mixer.config.enabled else None,
         best=BestAccuracy(logs),
     )
     optimizer = _open_optimizer(model, flags, schedule.lr)
-    return flags.torch_training(
+    training = flags.torch_training(
         task, optimizer, schedule=schedule, loader=loader, logs=logs, clip_grad_norm=flags.clip_grad
     )
+    training.lr_shares = lr_shares
+    return training
 
 
-def _open_loaders(flags: FinetuneMAE, data: Data, devices: Devices, batch: int) -> tuple[Loader, Loader | None]:
-    settings = flags.loader_config(devices, batch_size=batch, image_size=flags.side)
+def _open_loaders(flags: FinetuneMAE, data: Data, devices: Devices) -> tuple[Loader, Loader | None]:
+    settings = flags.loader_config(devices, batch_size=flags.effective_batch(devices), image_size=flags.side)
     training = replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
-    loader, validation = data.loaders(training, _validation_config(flags, settings), tells=not flags.eval)
+    loader, validation = data.loaders(
+        training,
+        _validation_config(flags, settings),
+        sizes=flags.batch_sizes(data.epoch_images, flags.epochs),
+        tells=not flags.eval,
+    )
     loader.set_epoch(flags.start_epoch)
     return loader, validation
 

@@ -116,7 +116,7 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
     from train.models.jax_transformers import MaskedAutoencoder
 
     data = flags.open_data()
-    flags = flags.fitted_to(data.epoch_images, devices)
+    lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, devices)
     loader = _open_loader(flags, data, devices, None)
     return JaxRun(
         flags=flags,
@@ -136,6 +136,7 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
             seed=flags.seed,
         ),
         schedule=flags.schedule(),
+        lr_shares=lr_shares,
         loader=loader,
     ).open()
 
@@ -148,10 +149,10 @@ def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]
 
     runtime = flags.open_runtime()
     data = flags.open_data()
-    flags = flags.fitted_to(data.epoch_images, runtime)
+    lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, runtime)
     packs = flags.packs(config.patch_size, crop=(flags.min_crop, flags.max_crop))
     if packs is not None:
-        check_packs(packs, flags.effective_batch(runtime), runtime, flags.accum_iter)
+        check_packs(packs, flags.first_batch or flags.effective_batch(runtime), runtime, flags.accum_iter)
     schedule = flags.schedule()
     loader = _open_loader(flags, data, runtime, packs)
     torch.manual_seed(flags.seed)
@@ -161,13 +162,16 @@ def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]
     if flags.compile:
         compile_network(task.model, runtime.device)
     optimizer = open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS)
-    return flags.torch_training(task, optimizer, schedule=schedule, loader=loader)
+    training = flags.torch_training(task, optimizer, schedule=schedule, loader=loader)
+    training.lr_shares = lr_shares
+    return training
 
 
 def _open_loader(flags: PretrainMAE, data: Data, devices: Devices, packs: Packs | None) -> Loader:
     settings = flags.loader_config(devices, batch_size=flags.effective_batch(devices), image_size=flags.input_size)
     loader = data.training_loader(
-        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs)
+        replace(settings, scale=(flags.min_crop, flags.max_crop), clip_crop=flags.use_byol_crop, packs=packs),
+        flags.batch_sizes(data.epoch_images, flags.epochs),
     )
     loader.set_epoch(flags.start_epoch)
     return loader

@@ -167,9 +167,15 @@ class TrainResNet(RunOptions):
         """
         shares = devices.num_devices * self.accum_iter
         batch = self.batch_size * shares if self.batch_size else fitted_batch(BATCH * shares, images, shares)
+        ramped = self.ramped_batch(devices)
+        batch = ramped or batch
+        values = {"batch_size": batch // shares, "lr": self.default_lr(batch)}
+        flags = replace(self, batch_size=batch // shares) if ramped else self
+        return with_defaults(flags, values, images, tells=devices.rank == 0)
+
+    def default_lr(self, batch: int) -> float:
         lr, lr_batch = RECIPE_LR if self.model == RECIPE_MODEL else OTHER_LR
-        values = {"batch_size": batch // shares, "lr": lr * min(1.0, batch / lr_batch)}
-        return with_defaults(self, values, images, tells=devices.rank == 0)
+        return lr * min(1.0, batch / lr_batch)
 
     def schedule(self) -> Schedule:
         """Return the schedule of the learning rate, of flags that are `fitted_to` their data.
@@ -224,7 +230,7 @@ def open_training(flags: TrainResNet) -> Training[TorchBackend]:
     runtime = flags.open_runtime()
     data = flags.open_data()
     num_classes = classes_of(data, flags.num_classes)
-    flags = flags.fitted_to(data.epoch_images, runtime)
+    lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, runtime)
     schedule = flags.schedule()
     if flags.metrics_debug and runtime.name != "xla":
         raise UsageError(f"`metrics_debug` needs XLA, this runs on {runtime.name}; leave it out, or use `device` xla")
@@ -246,7 +252,9 @@ def open_training(flags: TrainResNet) -> Training[TorchBackend]:
         logs=logs,
         shows_metrics=flags.metrics_debug,
     )
-    return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, logs=logs)
+    training = flags.torch_training(task, optimizer, schedule=schedule, loader=loader, logs=logs)
+    training.lr_shares = lr_shares
+    return training
 
 
 def _open_loaders(flags: TrainResNet, data: Data, runtime: Runtime) -> tuple[Loader, Loader | None]:
@@ -254,7 +262,7 @@ def _open_loaders(flags: TrainResNet, data: Data, runtime: Runtime) -> tuple[Loa
     settings = flags.loader_config(runtime, batch_size=batch_size, image_size=flags.image_size)
     training = replace(settings, interpolation="bilinear", scale=(flags.min_crop, 1.0))
     evaluation = replace(training, batch_size=flags.test_set_batch_size * runtime.num_devices)
-    return data.loaders(training, evaluation)
+    return data.loaders(training, evaluation, sizes=flags.batch_sizes(data.epoch_images, flags.epochs))
 
 
 def train(flags: TrainResNet) -> int:

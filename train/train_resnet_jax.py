@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 from collections.abc import Container, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -44,7 +44,7 @@ from train.flags.options import (
 )
 from train.flags.shared import RunOptions
 from train.loops.backend import AUTOMATIC, LoopConfig
-from train.optim.schedule import HalfCosine, fitted_batch, fitted_warmup, scaled_lr
+from train.optim.schedule import HalfCosine, fitted_batch, fitted_warmup, parse_ramp, scaled_lr
 from train.telemetry.logs import parse_steps
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ class Config(Request):
     batch_size: int | None = flag(
         None, "Images of one update, of all devices together; default: 128, fewer for small data.", TRAIN, COUNT
     )
+    batch_ramp: str = redefined(RunOptions, "batch_ramp")
     num_epochs: int = flag(100, "Epochs to train.", TRAIN, COUNT)
     learning_rate: float = flag(
         0.1, "Highest learning rate for a batch of 256; it is proportional to the batch size.", TRAIN, NOT_NEGATIVE
@@ -120,6 +121,7 @@ class Config(Request):
     init: str = flag(
         "", "Checkpoint whose weights a new run begins with; it is not read where workdir has a checkpoint.", SAVE
     )
+    allow_other_decoder: bool = redefined(RunOptions, "allow_other_decoder", valued=True)
     seed: int = flag(0, "Seed of weights, order and crops.", TRAIN, SEED)
     max_steps: int = redefined(RunOptions, "max_steps")
     prefetch: int = flag(2, "Batches sent to the devices ahead of the current one.", DEVICES, COUNT_OR_NONE, rare=True)
@@ -174,6 +176,7 @@ class Config(Request):
                 f"`warmup_epochs` must be 0 to `num_epochs`, which is {self.num_epochs}, got {self.warmup_epochs}"
             )
         parse_steps(self.profile_steps)
+        parse_ramp(self.batch_ramp)
 
     @classmethod
     def of_command_line(cls, given: Container[str], **values: Any) -> Config:
@@ -210,11 +213,15 @@ class Config(Request):
             images: Images of an epoch; small data get a smaller batch.
             tells: Whether to print the values that are taken.
         """
+        flags, ramp = self, parse_ramp(self.batch_ramp)
+        if ramp is not None:
+            ramp.check_alone(self)
+            flags = replace(self, batch_size=ramp.last)
         values = {
             "batch_size": fitted_batch(BATCH, images, num_devices),
             "warmup_epochs": fitted_warmup(5.0, 100, self.num_epochs),
         }
-        return with_defaults(self, values, images, tells=tells)
+        return with_defaults(flags, values, images, tells=tells)
 
     def loader_config(self, *, rank: int = 0, world_size: int = 1) -> LoaderConfig:
         """Return the settings of one process's loader."""
@@ -246,15 +253,20 @@ class Config(Request):
             first_saved_epoch=self.checkpoint_per_epoch - 1,
             ckpt_interval_steps=max(0, self.checkpoint_per_step),
             ckpt_interval_minutes=max(0.0, self.checkpoint_per_minute),
+            allow_other_decoder=self.allow_other_decoder,
             profile_steps=parse_steps(self.profile_steps),
             resume_hint="the same command continues it",
             anew_hint=("to begin a new run with the checkpoint's weights, give `init` {words} and another `workdir`"),
             batch_hint="a smaller `batch_size`",
         )
 
+    def default_lr(self, batch: int) -> float:
+        """Return the peak of the learning rate with a batch."""
+        return scaled_lr(self.learning_rate, batch)
+
     def schedule(self) -> HalfCosine:
         """Return the learning rate."""
-        peak, warmup_epochs = scaled_lr(self.learning_rate, self.batch_size or BATCH), self.warmup_epochs or 0.0
+        peak, warmup_epochs = self.default_lr(self.batch_size or BATCH), self.warmup_epochs or 0.0
         return HalfCosine(lr=peak, min_lr=0.0, warmup_epochs=warmup_epochs, epochs=self.num_epochs)
 
 
@@ -295,7 +307,8 @@ def config_of(*, config: str = "configs/default.py", **given: Any) -> Config:
             f"`config` {config}: not a known configuration, and files are not run; choose one of {known}, and set the "
             "rest by --config.KEY=VALUE"
         )
-    return Config(config=config, **{**PRESETS[name], **given})
+    preset = {key: value for key, value in PRESETS[name].items() if key != "batch_size" or not given.get("batch_ramp")}
+    return Config(config=config, **{**preset, **given})
 
 
 def _cache_folder() -> Path:
@@ -327,7 +340,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
         billing_project=config.dataset_billing_project,
     )
     num_classes = classes_of(data, None, evaluates=config.eval_per_epoch != NEVER)
-    mesh = all_devices()
+    mesh, ramp = all_devices(), parse_ramp(config.batch_ramp)
     config = config.fitted_to(data.epoch_images, num_devices=mesh.size, tells=rank == 0)
     settings = config.loader_config(rank=rank, world_size=world_size)
     validation = None if config.eval_per_epoch == NEVER else data.validation_loader(settings)
@@ -348,7 +361,10 @@ def open_training(config: Config) -> Training[JaxBackend]:
             same_model="use the same `model`, or another `workdir`",
         ),
         schedule=config.schedule(),
-        loader=data.training_loader(settings),
+        lr_shares={} if ramp is None else ramp.shares(config.default_lr),
+        loader=data.training_loader(
+            settings, () if ramp is None else ramp.starts(data.epoch_images, config.num_epochs)
+        ),
         logs=EpochLogs(workdir, enabled=rank == 0, wandb=config.wandb, spell=partial(spelled, Config)),
         checkpoints=CheckpointFolder(workdir, keep=config.keep_checkpoints, codec=NUMPY),
         description=config.description(),

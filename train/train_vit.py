@@ -108,7 +108,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         RunOptions,
         "output_dir",
         default="/tmp/vit_fsdp",
-        text="Folder for checkpoints, on a disk or gs://, the same for all hosts; '' saves nothing.",
+        text="Folder for checkpoints, on a disk or gs://; '' saves nothing.",
         also=("--ckpt-dir",),
     )
     resume_epoch: int = flag(0, "Resume from the checkpoint after this epoch; 0: do not.", SAVE, COUNT_OR_NONE)
@@ -219,14 +219,19 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
             UsageError: Devices and parts cannot share the batch.
         """
         shares = devices.num_devices * self.accum_iter
-        batch = self.batch_size or fitted_batch(BATCH, images, shares * self.row_images)
+        ramped = self.ramped_batch(devices)
+        batch = ramped or self.batch_size or fitted_batch(BATCH, images, shares * self.row_images)
         check_shares(batch, devices, self.accum_iter)
         values = {
             "batch_size": batch,
-            "lr": LR * math.sqrt(min(1.0, batch / BATCH)),
+            "lr": self.default_lr(batch),
             "warmup_steps": min(WARMUP_STEPS, int(WARMUP_SHARE * (self.epochs * images // batch))),
         }
-        return with_defaults(self, values, images, tells=devices.rank == 0)
+        flags = replace(self, batch_size=batch) if ramped else self
+        return with_defaults(flags, values, images, tells=devices.rank == 0)
+
+    def default_lr(self, batch: int) -> float:
+        return LR * math.sqrt(min(1.0, batch / BATCH))
 
     def schedule(self, order: Order) -> HalfCosine:
         """Return the learning rate over the epochs of a loader.
@@ -241,7 +246,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
                 f"`warmup_steps` {warmup_steps:,} of {total_steps:,} steps in all; choose fewer, e.g. "
                 f"{total_steps // 10}"
             )
-        warmup_epochs = warmup_steps * order.global_batch / order.epoch_samples
+        warmup_epochs = order.epochs_done(order.batch_start(warmup_steps))
         return HalfCosine(
             lr=self.lr or 0.0, min_lr=0.0, warmup_epochs=min(warmup_epochs, self.epochs), epochs=self.epochs
         )
@@ -268,7 +273,7 @@ def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
     from train.loops.jax_transformer_steps import ClassifierTask, Settings
     from train.models.jax_transformers import VisionTransformer
 
-    flags, loader, validation = _open_loaders(flags, devices)
+    lr_shares, (flags, loader, validation) = flags.lr_shares, _open_loaders(flags, devices)
     computation = flags.computation(devices, flags.precision, remat=not flags.no_grad_ckpt)
     return JaxRun(
         flags=flags,
@@ -285,6 +290,7 @@ def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
             seed=flags.seed,
         ),
         schedule=flags.schedule(loader.order),
+        lr_shares=lr_shares,
         loader=loader,
         validation=validation,
     ).open()
@@ -296,7 +302,7 @@ def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     from train.optim.optimizer import moments_of, open_adamw, start_moments
 
     runtime = flags.open_runtime()
-    flags, loader, validation = _open_loaders(flags, runtime)
+    lr_shares, (flags, loader, validation) = flags.lr_shares, _open_loaders(flags, runtime)
     schedule = flags.schedule(loader.order)
     runtime.seed(flags.seed)
     model = _open_model(flags, runtime)
@@ -309,7 +315,11 @@ def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     task = (PackedClassifierTask if flags.pack_tokens else ClassifierTask)(
         model=model, runtime=runtime, precision=flags.precision, accum_iter=flags.accum_iter, validation=validation
     )
-    return flags.torch_training(task, optimizer, schedule=schedule, loader=loader, clip_grad_norm=flags.clip_grad_norm)
+    training = flags.torch_training(
+        task, optimizer, schedule=schedule, loader=loader, clip_grad_norm=flags.clip_grad_norm
+    )
+    training.lr_shares = lr_shares
+    return training
 
 
 def _open_model(flags: TrainViT, runtime: Runtime) -> torch.nn.Module:
@@ -353,10 +363,11 @@ def _open_loaders(flags: TrainViT, devices: Devices) -> tuple[TrainViT, Loader, 
     flags = replace(flags, num_classes=classes_of(data, flags.num_classes)).fitted_to(data.epoch_images, devices)
     batch_size, packs = flags.batch_size or BATCH, flags.packs(flags.patch_size, crop=(flags.min_crop, 1.0))
     if packs is not None:
-        check_packs(packs, batch_size, devices, flags.accum_iter)
+        check_packs(packs, flags.first_batch or batch_size, devices, flags.accum_iter)
     settings = flags.loader_config(devices, batch_size=batch_size, image_size=flags.image_size)
     training = replace(settings, scale=(flags.min_crop, 1.0), packs=packs)
-    return flags, *data.loaders(training, replace(settings, packs=packs))
+    sizes = flags.batch_sizes(data.epoch_images, flags.epochs)
+    return flags, *data.loaders(training, replace(settings, packs=packs), sizes=sizes)
 
 
 def _resume_of(flags: TrainViT, training: Training[Any]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
+from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, TypeVar
 
@@ -30,7 +31,7 @@ MAX_CHANGES = 1_000
 
 
 class MixtureChange(TypedDict):
-    """Weights of a mixture's datasets from a position on."""
+    """Weights of a mixture's datasets from a position on, as states before 0.2.0 have them."""
 
     start: Count
     """Images of all ranks before the position."""
@@ -90,8 +91,11 @@ class LoaderState(TypedDict):
     """Number and first position of the first batch of this size, if the run began with another one."""
     earlier: NotRequired[Annotated[list[EarlierData], Meta(max_length=MAX_CHANGES)]]
     """Data of the run before each change of revision or view."""
-    mixture: NotRequired[Annotated[list[MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]]
-    """The weights of a mixture, each with its first position."""
+    mixture: NotRequired[Annotated[list[list[Count] | MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]]
+    """For each change of a mixture: its first position, the images in each epoch that begins from there on, and the
+    weight of each dataset as a whole number, in the order of the run's datasets."""
+    counts: NotRequired[list[Count]]
+    """Images of each dataset before the last change, which follow from the weights before."""
 
 
 class ShownByShape:
@@ -207,7 +211,8 @@ def array_dimensions(config: LoaderConfig, columns: Mapping[str, OpenedColumn]) 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """The batches of one rank from `first_batch` on; picklable. Training has no end, an evaluation has one.
+    """The batches of one rank from `first_batch` on, all of one size; picklable. Training has no end, unless a ramp
+    changes the size; an evaluation has one.
 
     With `parts` processes each takes every parts-th row of the rank's sequence, whatever batch the row is in.
     """
@@ -229,11 +234,19 @@ class BatchPlan:
 
     @property
     def batches_left(self) -> int | None:
-        """Number of batches from the first one to the end; None if there is no end."""
-        return None if self.shuffle else self.num_batches - self.first_batch
+        """Number of batches from the first one to the end, or to those of another size; None if neither is ahead."""
+        return self._left(None if self.shuffle else self.num_batches)
+
+    def _left(self, stop: int | None) -> int | None:
+        stops = [] if stop is None else [stop]
+        stops += [each.number for each in self.order.batches if each.number > self.first_batch]
+        return max(0, min(stops) - self.first_batch) if stops else None
 
     def __iter__(self) -> Iterator[list[tuple[int, Pick]]]:
         """Yield for each batch its rows with their samples; padding rows are left out."""
+        return islice(self._batches(), self.batches_left)
+
+    def _batches(self) -> Iterator[list[tuple[int, Pick]]]:
         number, first, size = self.first_batch, self.order.batch_start(self.first_batch), self._size
         batch: list[tuple[int, Pick]] = []
         for pick in self._picks():

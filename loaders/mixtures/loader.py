@@ -23,10 +23,18 @@ from dataprep.messages import quoted, shortened
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
 from loaders.dataset import DATASET_FIELD, open_dataset
-from loaders.engine.batch import BatchPlan, Data, EarlierData, LoaderState, MixtureChange
+from loaders.engine.batch import (
+    BatchPlan,
+    Data,
+    DatasetIdentity,
+    EarlierData,
+    LoaderState,
+    MixtureChange,
+    ViewIdentity,
+)
 from loaders.engine.resumption import resumed
 from loaders.fetch.index import DEADLINE_S, with_deadline
-from loaders.loader import OF_DATA, Loader, PackLoader, ViewLoader, identity_of, order_of
+from loaders.loader import OF_DATA, Loader, PackLoader, ViewLoader, identity_of, order_of, with_short_plans
 from loaders.mixtures.dataset import (
     MAX_DATASETS,
     Labels,
@@ -66,9 +74,8 @@ class _MixedBatches(BatchPlan):
 
     @property
     def batches_left(self) -> int | None:
-        """Number of batches from the first one to the end; None if there is no end."""
-        num_batches = self.order.num_batches
-        return None if num_batches is None else max(0, num_batches - self.first_batch)
+        """Number of batches from the first one to the end, or to those of another size; None if neither is ahead."""
+        return self._left(self.order.num_batches)
 
     def _numbers(self) -> Iterable[int]:
         """Return the numbers of the batches that are left."""
@@ -269,24 +276,45 @@ class MixtureLoader(Loader):
         plan = self._plan()
         if not isinstance(plan, MixedPlan):
             return super().positions(batch)
-        share = plan.share(batch)
+        share = replace(plan, first_batch=batch).share(batch)
         found: list[int] = share.positions[share.is_mine].tolist()
-        last = self.order.batch_start(batch + 1) - 1
-        return found + [last] * (self.config.rows - len(found))
+        start, stop = self.order.batch_start(batch), self.order.batch_start(batch + 1)
+        return found + [stop - 1] * ((stop - start) // self.config.world_size - len(found))
 
     def state_dict(self) -> LoaderState:
         """Return the state after the last batch that was taken, with the weights since the first one."""
         state = super().state_dict()
+        datasets = cast(Mapping[str, _Dataset], state["sequence"]["datasets"])
+        state["sequence"] = {**state["sequence"], "datasets": [_packed(*each) for each in datasets.items()]}
         if isinstance(self.order, MixedOrder):
-            state["mixture"] = [self._change(change) for change in self.order.changes]
+            state["mixture"] = [[each.start, each.epoch_samples, *each.weights] for each in self.order.changes]
+            state["counts"] = list(self.order.changes[-1].counts)
         return state
 
-    def _change(self, change: Change) -> MixtureChange:
-        start, weights, counts, epoch_samples = change
-        found: MixtureChange = {"start": start, "weights": list(weights), "counts": list(counts)}
-        if epoch_samples != self.order.epoch_samples:
-            found["epoch_samples"] = epoch_samples
-        return found
+    def _expanded(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a state with its datasets by name, and as `_members` describes them."""
+        state = super()._expanded(state)
+        sequence = state.get("sequence") if isinstance(state, Mapping) else None
+        listed = sequence.get("datasets") if isinstance(sequence, Mapping) else None
+        if isinstance(listed, Mapping):  # of 0.1.0
+            datasets = {
+                name: with_short_plans(each) if isinstance(each, Mapping) else each for name, each in listed.items()
+            }
+        elif isinstance(listed, list):
+            stored: list[_Packed] = convert(
+                listed,
+                list[_Packed],
+                where="the state's datasets",
+                advice="use a state that a loader returned",
+                error=UsageError,
+            )
+            names = {part.name: part.dataset.manifest.name for part in self.dataset.parts}
+            datasets = {
+                each["name"]: _unpacked(each, place, names.get(each["name"], "")) for place, each in enumerate(stored)
+            }
+        else:
+            return state
+        return {**state, "sequence": {**state["sequence"], "datasets": datasets}}
 
     def order_from(self, epoch: int) -> Order:
         """Return the order that has an epoch's first batch: a new run's if datasets were removed since."""
@@ -308,12 +336,15 @@ class MixtureLoader(Loader):
             raise UsageError(
                 f"{self.dataset.data_url}: {len(members)} datasets in a run, expected up to {MAX_DATASETS}"
             )
-        then = replace(now, members=members, changes=_changes(state, len(members)))
-        if (wrong := then.wrong_change()) is not None:
-            raise UsageError(
-                f"the state's mixture: the counts {list(wrong.counts)} at position {wrong.start:,} contradict the "
-                "weights before it; use a state that a loader returned"
-            )
+        then, stored = replace(now, members=members, changes=()), _changes(state, len(members))
+        for change, counts in stored:
+            due = then.counts_at(change.start) if then.changes else change.counts
+            if counts not in (None, due):
+                raise UsageError(
+                    f"the state's mixture: the counts {counts} at position {change.start:,} contradict the "
+                    "weights before it; use a state that a loader returned"
+                )
+            then = replace(then, changes=(*then.changes, change._replace(counts=due)))
         weights = dict(zip(own, now.changes[0].weights, strict=True))
         changes = then.changed(position, tuple(weights.get(each.name, 0) for each in members), now.epoch_samples)
         if len(changes) > MAX_CHANGES:
@@ -505,6 +536,83 @@ class _Dataset(Data):
     earlier: NotRequired[list[EarlierData]]
 
 
+_DEFAULTS: Mapping[str, object] = {
+    "split": "train",
+    "samples_per_block": 1,
+    "passes": 1,
+    "at_end": "repeat",
+    "epochs": 1,
+}
+"""Parts of a dataset that a state does not have if they have these values."""
+_More = Annotated[int, Meta(ge=1)]
+
+
+class _Packed(TypedDict):
+    """A dataset as a state stores it; the place in the list is its place among the run's datasets."""
+
+    name: str
+    plan: str
+    revision: Count
+    samples: _More
+    view: NotRequired[ViewIdentity]
+    split: NotRequired[str]
+    samples_per_block: NotRequired[_More]
+    passes: NotRequired[_More]
+    at_end: NotRequired[AtEnd]
+    epochs: NotRequired[_More]
+    earlier: NotRequired[list[tuple[Count, _More, _More, Count, Count, Count, ViewIdentity | None]]]
+    """Revision, samples, samples_per_block, stop, epoch, start and view of what was loaded before."""
+
+
+def _packed(name: str, document: _Dataset) -> _Packed:
+    """Return a dataset as a state stores it, in a third of the bytes."""
+    identity = document["dataset"]
+    found: Any = {"name": name, "plan": identity["plan"], "revision": identity["revision"]}
+    found |= {"samples": document["samples"]}
+    found |= {key: value for key, value in document.items() if key in _DEFAULTS and value != _DEFAULTS[key]}
+    if "view" in identity:
+        found["view"] = identity["view"]
+    if "earlier" in document:
+        names = ("samples", "samples_per_block", "stop", "epoch", "start")
+        found["earlier"] = [
+            [each["dataset"]["revision"], *(each[key] for key in names), each["dataset"].get("view")]  # type: ignore[literal-required]
+            for each in document["earlier"]
+        ]
+    packed: _Packed = found
+    return packed
+
+
+def _unpacked(stored: _Packed, place: int, name: str) -> _Dataset:
+    """Return a dataset as `_members` describes it.
+
+    Args:
+        stored: What a state has.
+        place: Place among the run's datasets.
+        name: Name in its manifest.
+    """
+
+    def identity(revision: int, view: ViewIdentity | None) -> DatasetIdentity:
+        found: DatasetIdentity = {"name": name, "plan": stored["plan"], "revision": revision}
+        return found if view is None else {**found, "view": view}
+
+    found: Any = {**_DEFAULTS, **{key: value for key, value in stored.items() if key in {"samples", *_DEFAULTS}}}
+    found |= {"dataset": identity(stored["revision"], stored.get("view")), "place": place}
+    if "earlier" in stored:
+        found["earlier"] = [
+            EarlierData(
+                dataset=identity(revision, view),
+                samples=samples,
+                samples_per_block=at_once,
+                stop=stop,
+                epoch=epoch,
+                start=start,
+            )
+            for revision, samples, at_once, stop, epoch, start, view in stored["earlier"]
+        ]
+    unpacked: _Dataset = found
+    return unpacked
+
+
 class _Sequence(TypedDict):
     datasets: dict[str, _Dataset]
     epoch_samples: Annotated[int, Meta(ge=1, lt=MAX_COUNT)]
@@ -526,40 +634,44 @@ def _datasets_of(state: Mapping[str, Any]) -> dict[str, _Dataset]:
     return dict(sorted(found.items(), key=lambda each: each[1]["place"]))
 
 
-def _changes(state: Mapping[str, Any], num_datasets: int) -> tuple[Change, ...]:
-    """Return the changes of weights in a state, for all datasets of a run.
+def _changes(state: Mapping[str, Any], num_datasets: int) -> list[tuple[Change, tuple[int, ...] | None]]:
+    """Return the changes of weights in a state, for all datasets of a run, without counts; and the counts of those that
+    the state has.
 
     Raises:
         UsageError: The changes are malformed or not in order.
     """
-    kind = Annotated[list[MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]
-    found: list[MixtureChange] = convert(
+    row = Annotated[list[Count], Meta(min_length=3)]
+    kind = Annotated[list[row | MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]
+    found: list[list[int] | MixtureChange] = convert(
         state.get("mixture"),
         kind,
         where="the state's mixture",
         advice="use a state that a loader returned",
         error=UsageError,
     )
-    num_known, before = len(state["sequence"]["datasets"]), -1
-    for change in found:
-        weights, counts, start = change["weights"], change["counts"], change["start"]
-        fits = len(weights) == len(counts) <= num_known and 0 < sum(weights) <= MAX_TOTAL
-        if not fits or not before < start <= state["position"] or sum(counts) > start or (before < 0 < start):
+    num_known, before, rest = len(state["sequence"]["datasets"]), -1, (0,) * num_datasets
+    changes = list[tuple[Change, tuple[int, ...] | None]]()
+    for number, change in enumerate(found):
+        counts: list[int] | None
+        if isinstance(change, list):
+            start, epoch_samples, *weights = change
+            counts = state.get("counts", []) if number == len(found) - 1 else None
+        else:  # of 0.1.0
+            start, weights, counts = change["start"], change["weights"], change["counts"]
+            epoch_samples = change.get("epoch_samples", state["sequence"]["epoch_samples"])
+        fits = len(weights) <= num_known and 0 < sum(weights) <= MAX_TOTAL and epoch_samples > 0
+        if counts is not None:
+            fits = fits and len(counts) == len(weights) and sum(counts) <= start
+        if not fits or not before < start <= state["position"] or (before < 0 < start):
             raise UsageError(
                 f"the state's mixture: {quoted(change)} is not a change of {num_known} datasets after position "
                 f"{before:,}; use a state that a loader returned"
             )
         before = start
-    epoch_samples, rest = state["sequence"]["epoch_samples"], (0,) * num_datasets
-    return tuple(
-        Change(
-            change["start"],
-            (whole_weights(change["weights"]) + rest)[:num_datasets],
-            (*change["counts"], *rest)[:num_datasets],
-            change.get("epoch_samples", epoch_samples),
-        )
-        for change in found
-    )
+        known = None if counts is None else (*counts, *rest)[:num_datasets]
+        changes.append((Change(start, (whole_weights(weights) + rest)[:num_datasets], rest, epoch_samples), known))
+    return changes
 
 
 def _taken_out(name: str, document: _Dataset) -> Member:

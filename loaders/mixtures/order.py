@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
@@ -328,15 +328,6 @@ class MixedOrder(Order):
             return before
         change = Change(position, weights, self.counts_at(position), epoch_samples)
         return (*(each for each in before if each.start < position), change)
-
-    def wrong_change(self) -> Change | None:
-        """Return the first change whose counts do not follow from the change before it; None if all do."""
-        if any(self.changes[0].counts):
-            return self.changes[0]
-        for before, change in pairwise(self.changes):
-            if replace(self, changes=(before,)).counts_at(change.start) != change.counts:
-                return change
-        return None
 
     @cached_property
     def _segments(self) -> tuple[Segment, ...]:

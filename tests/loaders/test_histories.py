@@ -17,4 +17,4 @@ def urls(tmp_path_factory):
 def test_a_run_with_changes_has_every_sample_once(urls, seed):
     """Some of the 500 histories of `make soak SHOW=histories`."""
     _, state_bytes = history(random.Random(seed), urls)
-    assert state_bytes < 3_000
+    assert state_bytes < 1_100

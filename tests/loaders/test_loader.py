@@ -168,6 +168,36 @@ def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference,
             assert keys == reference[step + 1][0][rank::3]
 
 
+@pytest.mark.parametrize("door", ["squares", "mixture", "processes"])
+def test_growing_batches_have_the_same_samples_and_resume_anywhere(dataset, door):
+    """The sizes hold from the first batch on that begins at their position or later, for any number of ranks."""
+    url, sizes = str(dataset("webdataset")), [6] * 4 + [12] * 5 + [24] * 3
+    source = mixture([(url, 2), (str(dataset("coco")), 1)]) if door == "mixture" else url
+    settings = {"image_size": 16, "threads": 1, "processes": int(door == "processes")}
+
+    def taken(count, state=None, **ranks):
+        with open_loader(source, batch_size=24, **settings, **ranks) as loader:
+            loader.ramp_batches(((0, 6), (20, 12), (75, 24)))
+            if state is not None:
+                loader.load_state_dict(json.loads(json.dumps(state)))
+            epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+            found = list(itertools.islice(epochs, count))
+            last = loader.order.batch_at(found[-1].state["position"]) - 1
+            assert len(loader.positions(last)) == len(found[-1].keys)
+            return found
+
+    whole = taken(len(sizes))
+    assert [len(batch.keys) for batch in whole] == sizes
+    with open_loader(source, batch_size=6, **settings) as loader:
+        epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+        plain = [key for batch in itertools.islice(epochs, sum(sizes) // 6) for key in batch.keys]
+    assert [key for batch in whole for key in batch.keys] == plain
+    for step in (3,) if settings["processes"] else (1, 3, 6, 8, 10):
+        ranks = [taken(1, whole[step].state, rank=rank, world_size=3)[0] for rank in range(3)]
+        assert sorted(key for batch in ranks for key in batch.keys) == sorted(whole[step + 1].keys)
+        assert ranks[0].state == whole[step + 1].state
+
+
 def test_the_documented_lines_save_and_load_a_state(reference, dataset, tmp_path, monkeypatch):
     (lines,) = (block.text for block in blocks("docs/loaders.md") if "state.json" in block.text)
     monkeypatch.chdir(tmp_path)
@@ -202,6 +232,20 @@ def test_a_state_goes_on_with_other_pixels_of_the_same_images(reference, dataset
         other.load_state_dict(state)
         assert ": continues with other images: " in capsys.readouterr().err
         assert next(iter(other)).keys == reference[1][0]
+
+
+def test_another_decoder_is_named_unless_its_pixels_are_the_same(dataset, capsys):
+    with open_loader(str(dataset("webdataset")), **SMALL) as loader:
+        state = next(iter(loader)).state
+        for pixels, other in ((state["sequence"]["pixels"], ""), ("00000000", "turbo 9")):
+            theirs = {**state, "sequence": {**state["sequence"], "decoder": "turbo 9", "pixels": pixels}}
+            assert loader.other_decoder(theirs) == other
+            loader.load_state_dict(theirs)
+            assert ('decoder is "turbo 9" in the state' in capsys.readouterr().err) == bool(other)
+        del state["sequence"]["pixels"]  # as older states have it
+        assert loader.other_decoder(state) == ""
+        state["sequence"]["decoder"] = "another"
+        assert loader.other_decoder(state) == "another"
 
 
 def test_an_evaluation_goes_on_only_after_whole_batches(dataset):

@@ -6,11 +6,11 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
-from loaders.order import Batches, Lookup, Order, check_world, continued, samples_per_block, stored_picks
+from loaders.order import Batches, Lookup, Order, check_world, continued, ramped, samples_per_block, stored_picks
 from tests.support.living import Ledger
 from tests.support.orders import reference, reference_lap
 
@@ -330,3 +330,20 @@ def test_batches_of_another_size_are_counted_from_the_position_where_they_begin(
     # Three batches hold the rest of epoch 1 from position 100 on, eight every later one.
     assert [order.first_equal_batch(epoch) for epoch in (2, 3)] == [8, 16]
     assert [order.equal_epoch_of(batch) for batch in (5, 7, 8, 15, 16)] == [1, 1, 2, 2, 3]
+
+
+@settings(max_examples=50)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+    lengths=st.lists(st.integers(0, 200), min_size=4, max_size=4),
+)
+def test_each_size_of_a_ramp_holds_for_the_batches_that_begin_there_or_later(sizes, lengths):
+    starts = list(zip(itertools.accumulate(lengths, initial=0), sizes, strict=False))
+    resized = ramped(Batches(0, 0, sizes[0]), starts[1:])
+    order = Order(shard_samples=(60,), seed=0, global_batch=1, samples_per_block=1, resized=resized)
+    position = 0
+    for batch in range(60):
+        assert order.batch_start(batch) == position
+        size = [size for start, size in starts if start <= position][-1]
+        assert {order.batch_at(position), order.batch_at(position + size - 1)} == {batch}
+        position += size

@@ -128,8 +128,8 @@ def mixed_loss_parity(config: ViTConfig) -> dict[str, float]:
     mix, found = MixConfig(mixup=0.8, cutmix=1.0, mode="elem"), {}
     ours = jax_transformers.VisionTransformer(config)
     params = weights_for(ours, tensors_of(theirs), images.astype(np.float32))
-    task = FinetuneTask(model=ours, seed=1, batch_size=8, mix=mix, label_smoothing=0.1)
-    mixer = Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=8, num_classes=config.num_classes)
+    task = FinetuneTask(model=ours, seed=1, mix=mix, label_smoothing=0.1)
+    mixer = Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=lambda: 8, num_classes=config.num_classes)
     drawn = draw_mixes(mix, seed=1, positions=range(8), batch_size=8, image_size=config.image_size)
     for name, bad in (("some", [2, 4]), ("all", range(8))):
         labels = rng.integers(0, config.num_classes, 8)

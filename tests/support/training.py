@@ -28,6 +28,7 @@ ENVIRONMENT = {
 TORCH_ENTRIES = (
     "tests.support.jax_finetuning",
     "tests.support.jax_transformers",
+    "tests.support.training_changes",
     "tests.support.training_fsdp",
     "train.finetune_mae",
     "train.pretrain_mae",

@@ -70,6 +70,7 @@ def held(data: str, folder: Path) -> dict[str, Any]:
     plan = plan_of(VisionTransformer(config), training.backend.runtime.num_devices)
     return {
         **found,
+        "gathered": training.backend.runtime.gather("tpu-w-é"),
         "not_finite": not_finite(training.backend),
         "planned": plan.bytes_per_device,
         "whole": plan.bytes,

@@ -121,6 +121,11 @@ def runs(data: str, folder: Path) -> dict[str, Any]:
             folder / "always",
             **{"max_steps": 8, "checkpoint_per_minute": 1e-9, "profile_steps": "2:4"},
         ),
+        "growing": watched_run(
+            data,
+            folder / "growing",
+            **{"num_epochs": 1, "batch_size": None, "batch_ramp": "4:8@4steps", "eval_per_epoch": -1},
+        ),
         "small batches": watched_run(data, folder / "small", **{"num_epochs": 1, "batch_size": 2}),
         "few batches": watched_run(data, folder / "few", **{"num_epochs": 1, "batch_size": 2, "steps_per_eval": 1}),
         "part": watched_run(data, folder / "part", **{"max_steps": 10}),

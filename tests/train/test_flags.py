@@ -29,9 +29,11 @@ RUN = {
     "profile_steps": {"profile_steps": "1:2"},
     "weight_decay": {"weight_decay": 5.0},
     "lr": {"lr": 1e-2},
+    "batch_ramp": {"batch_size": None, "batch_ramp": "4:8@2steps"},
 }
 """Flags of all programs."""
 RECIPE = RUN | {
+    "batch_ramp": {"effective_batch_size": -1, "batch_ramp": "4:8@2steps"},
     "batch_size": {"effective_batch_size": -1, "batch_size": 4},
     "effective_batch_size": {"effective_batch_size": 4},
     "accum_iter": {"effective_batch_size": -1, "batch_size": 4, "accum_iter": 2},
@@ -197,7 +199,7 @@ PROGRAMS = {
 OF_ALL = (
     "data_path output_dir log_dir index_dir init resume num_workers ckpt_interval on_error region_policy "
     "billing_project pin_mem device use_xla diagnose metrics_port metrics_address wandb framework compile "
-    "tensor_parallel ema_decay no_scan orbax"
+    "tensor_parallel ema_decay no_scan orbax allow_other_decoder"
 )
 """Flags whose meaning tests of their own show."""
 

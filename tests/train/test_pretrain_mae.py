@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -17,6 +18,7 @@ import train.telemetry.diagnosis
 from dataprep.errors import DataprepError, UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.storage import open_storage
+from loaders.decode.decoders import Decoder
 from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
@@ -50,6 +52,27 @@ def test_a_run_stopped_within_an_epoch_resumes_with_the_same_losses(pretrain, ex
     for stop in (3, 11, 0):  # steps 7 and 15 end epochs
         assert pretrain(output_dir=str(tmp_path), max_steps=stop, resume="automatic") == 0
     assert losses(tmp_path) == expected
+
+
+def test_a_run_whose_batch_grows_resumes_with_the_same_losses(pretrain, tmp_path, capsys):
+    ramp = {"effective_batch_size": -1, "batch_ramp": "4:16@1epoch", "epochs": 2}
+    assert pretrain(output_dir=str(tmp_path / "whole"), **ramp) == 0
+    told = capsys.readouterr().err
+    for stop in (3, 9, 10, 0):
+        assert pretrain(output_dir=str(tmp_path / "parts"), max_steps=stop, resume="automatic", **ramp) == 0
+    whole = losses(tmp_path / "whole")
+    assert losses(tmp_path / "parts") == whole
+    assert list(whole) == list(range(1, 8 + 4 + 3 + 1))  # of 4, 8 and 16 images
+    assert re.findall(r"update (\d+): batches of (\d+) images", told) == [("9", "8"), ("13", "16")]
+
+
+def test_other_pixels_of_the_same_images_are_refused_unless_allowed(pretrain, tmp_path, monkeypatch, capsys):
+    pretrain(output_dir=str(tmp_path), max_steps=1)
+    monkeypatch.setattr(Decoder, "pixels", "00000000")
+    with pytest.raises(UsageError, match=r"\.pth: its images were decoded by '.*', whose pixels differ from"):
+        pretrain(output_dir=str(tmp_path), max_steps=2, resume="automatic")
+    assert pretrain(output_dir=str(tmp_path), max_steps=2, resume="automatic", allow_other_decoder=True) == 0
+    assert "goes on with other images: decoder is" not in capsys.readouterr().err  # its name is the same
 
 
 def test_sigterm_saves_a_checkpoint_from_which_the_run_resumes(dataset, pretrain, expected, tmp_path):

@@ -157,10 +157,11 @@ def test_contradicting_flags_are_refused(found, name, message):
 
 def test_tensorboard_shows_epochs_times_1000(found):
     shown = scalar_steps(found["folder"] / "whole")
+    over_epochs = scalar_steps(found["folder"] / "whole" / "epochs")
     assert shown["train/loss"] == list(range(1, 23))
-    assert shown["ep_train/loss"] == [round(1000 * 8 * step / 60) for step in range(1, 23)]
+    assert over_epochs["ep_train/loss"] == [round(1000 * 8 * step / 60) for step in range(1, 23)]
     assert shown["val/accuracy"] == list(ENDS)
-    assert shown["ep_val/accuracy"] == [round(1000 * 8 * step / 60) for step in ENDS]
+    assert over_epochs["ep_val/accuracy"] == [round(1000 * 8 * step / 60) for step in ENDS]
 
 
 def scalar_steps(folder):
@@ -200,6 +201,7 @@ FILE_KEYS = {
     "checkpoint_per_minute": lambda runs: runs["always"]["saved"] == list(range(1, 9)),
     "keep_checkpoints": lambda runs: [runs[name]["kept"] for name in ("whole", "often", "always")] == [1, 2, 3],
     "profile_steps": lambda runs: [runs[name]["profiles"] for name in ("whole", "always")] == [0, 1],
+    "batch_ramp": lambda runs: runs["growing"]["step"] == 4 + (60 - 4 * 4) // 8,
     "max_steps": lambda runs: runs["always"]["step"] == 8,
     "prefetch": lambda runs: [runs[name]["ahead"] for name in ("whole", "rarely")] == [2, 0],
     "seed": lambda runs: runs["seed"]["loss"]["1"] != runs["whole"]["loss"]["1"],
@@ -215,8 +217,14 @@ def test_each_key_changes_what_a_run_does_or_writes(runs, key):
 def test_every_key_has_a_test():
     from tests.train.test_train_resnet_jax_flags import LOADER, SCHEDULE
 
-    elsewhere = {"dataset_root", "dataset_name", "dataset_use_tfds", "dataset_index_dir", "init", "wandb"} | {
-        "dataset_billing_project"
-    }
+    elsewhere = {
+        "allow_other_decoder",
+        "dataset_root",
+        "dataset_name",
+        "dataset_use_tfds",
+        "dataset_index_dir",
+        "init",
+        "wandb",
+    } | {"dataset_billing_project"}
     tested = {*GRAPH_KEYS, *FILE_KEYS, *LOADER, *SCHEDULE, *elsewhere}
     assert {name.replace("dataset_", "dataset.") for name in tested} == config_of().description().keys()

@@ -89,6 +89,7 @@ def test_each_of_four_devices_holds_a_quarter_of_the_weights_as_planned(four_dev
     devices = {f"CPU:{number}" for number in range(4)}
     planned, whole = found["planned"], found["whole"]
     assert found["weights"] == dict.fromkeys(devices, planned)
+    assert found["gathered"] == ["tpu-w-é"]
     assert found["moments"] == dict.fromkeys(devices, 2 * planned)
     assert whole / 4 <= planned < 1.01 * whole / 4
 

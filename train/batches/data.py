@@ -48,8 +48,12 @@ class Data:
     index_url: str = ""
     """URL of the index of data that other tools wrote; empty if there is none, or `url` is it."""
 
-    def training_loader(self, config: LoaderConfig) -> Loader:
+    def training_loader(self, config: LoaderConfig, sizes: Sequence[tuple[int, int]] = ()) -> Loader:
         """Open a shuffled loader over the split `train`, or over the only split.
+
+        Args:
+            config: Settings of the loader.
+            sizes: Position and size of batches that grow, as `Loader.ramp_batches` takes them; (): all have one size.
 
         Raises:
             UsageError: There are several splits and none of them is `train`.
@@ -57,6 +61,8 @@ class Data:
         loader = self._loader(self._train_split, config)
         if isinstance(loader, MixtureLoader):
             loader.end_with_a_whole_batch()
+        if sizes:
+            loader.ramp_batches(sizes)
         return loader
 
     def validation_loader(self, config: LoaderConfig) -> Loader | None:
@@ -68,14 +74,19 @@ class Data:
         return None if split is None else self._loader(split, replace(config, shuffle=False, augment=False))
 
     def loaders(
-        self, training: LoaderConfig, evaluation: LoaderConfig, *, tells: bool = True
+        self,
+        training: LoaderConfig,
+        evaluation: LoaderConfig,
+        *,
+        sizes: Sequence[tuple[int, int]] = (),
+        tells: bool = True,
     ) -> tuple[Loader, Loader | None]:
         """Open the loaders of training and evaluation; with `tells`, print a line if no split is evaluated.
 
         Raises:
             UsageError: See `training_loader`.
         """
-        loader, validation = self.training_loader(training), self.validation_loader(evaluation)
+        loader, validation = self.training_loader(training, sizes), self.validation_loader(evaluation)
         if validation is None and tells:
             self.tell_no_evaluation(training)
         return loader, validation

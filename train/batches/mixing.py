@@ -125,8 +125,8 @@ class Mixer:
     put: Callable[[torch.Tensor], torch.Tensor]
     """Function that copies rows of this host's batch to the devices."""
     seed: int
-    batch_size: int
-    """Images of one update, of all hosts and parts together."""
+    batch_size: Callable[[], int]
+    """Returns the images of the present update, of all hosts and parts together."""
     num_classes: int
 
     def __call__(
@@ -142,7 +142,7 @@ class Mixer:
             self.config,
             seed=self.seed,
             positions=positions,
-            batch_size=self.batch_size,
+            batch_size=self.batch_size(),
             image_size=images_NCHW.shape[-1],
         )
         share_N, weight_N, box_N4 = (self.put(torch.from_numpy(each)) for each in mixes)

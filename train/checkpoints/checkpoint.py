@@ -55,6 +55,8 @@ class CheckpointFolder:
 
     takes_parts = False
     """Whether every host saves its part of a state; otherwise the first one saves all of it."""
+    is_own = False
+    """Whether every host has a folder of its own, on its own disk."""
 
     def __init__(self, url: str, *, keep: int = 3, codec: files.Codec = files.TORCH) -> None:
         self._storage = open_storage(url)
@@ -248,8 +250,12 @@ class CheckpointFolder:
             self._storage.delete(checkpoint.name)
 
 
-def load_any(url: str) -> files.State:
+def load_any(url: str, own: CheckpointFolder | None = None) -> files.State:
     """Read the complete state at a path or gs:// URL of one checkpoint; compare the digest if the name holds one.
+
+    Args:
+        url: Path or URL.
+        own: Folder of the run, which reads the checkpoints that are in it; None: there is no run.
 
     Raises:
         UsageError: There is no such file.
@@ -266,7 +272,8 @@ def load_any(url: str) -> files.State:
     named = codec.parse(name)
     try:
         if named is not None:
-            return CheckpointFolder(folder or ".", codec=codec).load(named)
+            place = CheckpointFolder(folder or ".", codec=codec)
+            return (own if own is not None and own.url == place.url else place).load(named)
         with files.on_disk(open_linked(folder or "."), name) as path:
             return files.load_file(path, None, codec)
     except FileNotFoundError:

@@ -165,6 +165,8 @@ class JaxRun:
     task: Task
     settings: Settings
     schedule: Schedule
+    lr_shares: Mapping[int, float]
+    """As `Training.lr_shares`."""
     loader: Loader
     validation: Loader | None = None
     is_probe: bool = False
@@ -192,6 +194,7 @@ class JaxRun:
                 agreement_steps=flags.log_interval_steps,
             ),
             schedule=self.schedule,
+            lr_shares=self.lr_shares,
             loader=self.loader,
             logs=flags.open_logs(self.devices),
             checkpoints=self._open_checkpoints(values),

@@ -37,7 +37,7 @@ from train.flags.options import (
 from train.loops.backend import AUTOMATIC, PRECISIONS, Devices, LoopConfig
 from train.loops.backend import DEVICES as DEVICE_NAMES
 from train.models.sizes import PositionKind
-from train.optim.schedule import HalfCosine, Schedule, fitted_batch, fitted_warmup, scaled_lr
+from train.optim.schedule import HalfCosine, Schedule, fitted_batch, fitted_warmup, parse_ramp, scaled_lr
 from train.telemetry.logs import Logs, parse_steps
 
 if TYPE_CHECKING:
@@ -106,6 +106,12 @@ class RunOptions(Request):
     max_steps: int = flag(
         0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", TRAIN, COUNT_OR_NONE
     )
+    batch_ramp: str = flag(
+        "",
+        "FIRST:LAST@LENGTH, e.g. 256:1024@20epochs, instead of a batch size: images of one update, of all devices "
+        "together, which double from the first number to the last over that many epochs, images or steps.",
+        TRAIN,
+    )
     accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", TRAIN, COUNT)
     on_error: OnError = flag(
         "raise",
@@ -138,6 +144,9 @@ class RunOptions(Request):
         "",
         "Checkpoint to resume, or step of one in output_dir to go back to; `automatic`: the newest valid one there.",
         SAVE,
+    )
+    allow_other_decoder: bool = flag(
+        False, "Resume although this machine's decoder makes other pixels of the same images.", SAVE, rare=True
     )
     init: str = flag(
         "",
@@ -174,6 +183,7 @@ class RunOptions(Request):
         super().__post_init__()
         if not self.data_path:
             raise UsageError("`data_path` is empty; give a dataset or an image folder")
+        parse_ramp(self.batch_ramp)
         if self.use_xla and self.device not in (None, "xla"):
             raise UsageError(f"`use_xla` and `device` {self.device}; give one of them")
         if self.init and self.resume not in ("", AUTOMATIC):
@@ -230,6 +240,40 @@ class RunOptions(Request):
         """Number of images that cannot be shared among devices."""
         return 1
 
+    @property
+    def first_batch(self) -> int:
+        """Images of the first update of a ramp; 0 without one. What shares it shares all batches of the ramp."""
+        ramp = parse_ramp(self.batch_ramp)
+        return 0 if ramp is None else ramp.sizes[0]
+
+    def ramped_batch(self, devices: Devices) -> int:
+        """Return the images of an update after the ramp; 0 without one.
+
+        Raises:
+            UsageError: A batch size is given as well, or devices and parts cannot share the first batch.
+        """
+        ramp = parse_ramp(self.batch_ramp)
+        if ramp is None:
+            return 0
+        ramp.check_alone(self)
+        check_shares(ramp.sizes[0], devices, self.accum_iter, name="batch_ramp")
+        return ramp.last
+
+    def batch_sizes(self, epoch_images: int, epochs: int) -> tuple[tuple[int, int], ...]:
+        """Return position and size of the batches of a ramp, as `BatchRamp.starts` does; () without one."""
+        ramp = parse_ramp(self.batch_ramp)
+        return () if ramp is None else ramp.starts(epoch_images, epochs)
+
+    @property
+    def lr_shares(self) -> Mapping[int, float]:
+        """Learning rate with each batch of a ramp as a share of the last one's; empty if the rate is given."""
+        ramp = parse_ramp(self.batch_ramp)
+        return {} if ramp is None or getattr(self, "lr", None) is not None else ramp.shares(self.default_lr)
+
+    def default_lr(self, batch: int) -> float:
+        """Return the peak of the learning rate with a batch, if it is not given."""
+        raise NotImplementedError
+
     def open_runtime(self) -> Runtime:
         """Open the devices of the kind `device_name`."""
         from train.loops.runtime import open_runtime
@@ -262,7 +306,13 @@ class RunOptions(Request):
             return CheckpointFolder(self.output_dir, keep=self.keep_checkpoints)
         from train.checkpoints.parts import PartFolder
 
-        return PartFolder(self.output_dir, rank=runtime.rank, world_size=runtime.world_size, keep=self.keep_checkpoints)
+        return PartFolder(
+            self.output_dir,
+            rank=runtime.rank,
+            world_size=runtime.world_size,
+            keep=self.keep_checkpoints,
+            gather=runtime.gather,
+        )
 
     def torch_training(
         self,
@@ -332,6 +382,7 @@ class RunOptions(Request):
             ckpt_interval=self.ckpt_interval,
             ckpt_interval_steps=self.ckpt_interval_steps,
             ckpt_interval_minutes=self.ckpt_interval_minutes,
+            allow_other_decoder=self.allow_other_decoder,
             profile_steps=parse_steps(self.profile_steps),
             max_steps=self.max_steps,
         )
@@ -392,13 +443,17 @@ class RecipeOptions(RunOptions):
         """
         recipe, shares = self.recipe, devices.num_devices * self.accum_iter
         values: dict[str, float] = {}
-        batch = self.effective_batch(devices) if self.batch_size or self.effective_batch_size > 0 else 0
+        is_given = self.batch_ramp or self.batch_size or self.effective_batch_size > 0
+        batch = self.effective_batch(devices) if is_given else 0
         if not batch:
             batch = fitted_batch(recipe.batch_size * shares, images, shares * self.row_images)
             values["batch_size"] = batch // shares
-        values["lr"] = scaled_lr(self.blr, batch)
+        values["lr"] = self.default_lr(batch)
         values["warmup_epochs"] = fitted_warmup(recipe.warmup_epochs, recipe.epochs, self.epochs)
         return with_defaults(self, values, images, tells=devices.rank == 0)
+
+    def default_lr(self, batch: int) -> float:
+        return scaled_lr(self.blr, batch)
 
     def schedule(self) -> HalfCosine:
         """Return the learning rate of flags that are `fitted_to` their data."""
@@ -417,6 +472,8 @@ class RecipeOptions(RunOptions):
         Raises:
             UsageError: The two batch sizes disagree, or the batch cannot be shared among devices and parts.
         """
+        if batch := self.ramped_batch(devices):
+            return batch
         shares = devices.num_devices * self.accum_iter
         if self.effective_batch_size <= 0:
             if self.batch_size is None or self.batch_size <= 0:

@@ -51,6 +51,8 @@ class LoopConfig:
     ckpt_interval_minutes: float = 0.0
     profile_steps: tuple[int, int] | None = None
     """First step that is traced, and the first one after it that is not."""
+    allow_other_decoder: bool = False
+    """Whether a run goes on with other pixels of the same images, which another decoder makes."""
     resume_hint: str = "`resume` automatic continues it"
     """Advice for continuing a stopped run, for its last message."""
     anew_hint: str = (

@@ -336,8 +336,6 @@ class FinetuneTask(ClassifierTask):
     """Training of a classifier on mixed images and smoothed labels, as `train.loops.tasks` trains it in PyTorch."""
 
     seed: int
-    batch_size: int
-    """Images of one update, of all processes and parts together."""
     mix: MixConfig
     label_smoothing: float = 0.0
 
@@ -346,8 +344,8 @@ class FinetuneTask(ClassifierTask):
         plain = super().rows(batch, positions, sharding)
         if not self.mix.enabled:
             return plain
-        side = int(batch.images.shape[1])
-        mixes = draw_mixes(self.mix, seed=self.seed, positions=positions, batch_size=self.batch_size, image_size=side)
+        size, side = (int(length) for length in batch.images.shape[:2])
+        mixes = draw_mixes(self.mix, seed=self.seed, positions=positions, batch_size=size, image_size=side)
         partners = _reversed((batch.images, batch.labels), sharding=sharding)
         return *plain, *partners, *(rows_on_devices(each, sharding) for each in mixes)
 

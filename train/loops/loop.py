@@ -23,7 +23,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from dataprep.dataset.paths import named
 from dataprep.errors import DataprepError, UndecidedError, UsageError
-from dataprep.messages import counted, shell_words
+from dataprep.messages import counted, quoted, shell_words
 from loaders.diagnosis.findings import Options
 from loaders.engine.batch import LoaderState
 from loaders.loader import Loader
@@ -55,12 +55,11 @@ class StepMonitor:
     over several steps, but not for each.
 
     Args:
-        batch_images: Images in one step, of this host or of all hosts; `images_per_s` counts the same.
         compute_images_per_s: Rate of the device fed from memory, if it is known (`dataprep diagnose` measures it).
     """
 
-    def __init__(self, *, batch_images: int, compute_images_per_s: float | None = None) -> None:
-        self._batch_images, self._compute_images_per_s = batch_images, compute_images_per_s
+    def __init__(self, *, compute_images_per_s: float | None = None) -> None:
+        self._compute_images_per_s = compute_images_per_s
         self._restart()
 
     def waiting(self, batches: Iterable[Item], goodput: Goodput) -> Iterator[Item]:
@@ -76,9 +75,10 @@ class StepMonitor:
             self._wait_s += time.perf_counter() - started_s
             yield batch
 
-    def stepped(self) -> None:
-        """Count a step that was finished, or queued on the device."""
+    def stepped(self, images: int) -> None:
+        """Count a step that was finished, or queued on the device; `images_per_s` counts the same images."""
         self._steps += 1
+        self._images += images
 
     def take(self) -> dict[str, float]:
         """Return `images_per_s`, `wait_share` (0..1), `step_s` and `utilisation` (0..1) since the last call.
@@ -87,7 +87,7 @@ class StepMonitor:
         known, it is the share of the time while the loop does not wait.
         """
         elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
-        images_per_s = self._steps * self._batch_images / elapsed_s
+        images_per_s = self._images / elapsed_s
         wait_share = min(1.0, self._wait_s / elapsed_s)
         known = self._compute_images_per_s
         found = {
@@ -101,7 +101,8 @@ class StepMonitor:
 
     def _restart(self) -> None:
         self._started_s = time.perf_counter()
-        self._wait_s, self._steps = 0.0, 0
+        self._wait_s = 0.0
+        self._steps = self._images = 0
 
 
 BackendT = TypeVar("BackendT", bound=Backend)
@@ -124,12 +125,16 @@ class Training(Generic[BackendT]):
     logs: Logs
     checkpoints: CheckpointFolder | None
     """Folder for checkpoints; None: nothing is saved."""
+    lr_shares: Mapping[int, float] = field(default_factory=dict)
+    """Learning rate with batches of a size, as a share of the schedule's; 1 with sizes that are not here."""
     description: Mapping[str, Any] = field(default_factory=dict)
     """Flags of the run by their names, kept in checkpoints."""
     step: int = 0
     """Number of updates that were done."""
     _lr: float = 0.0
     """Learning rate of the last update."""
+    _batch_size: int = 0
+    """Images of the last update."""
     _loader_state: LoaderState | None = None
     _branch: tuple[str, Sequence[str] | None] | None = None
     """Checkpoint after which this run begins a branch, and those before it."""
@@ -171,7 +176,7 @@ class Training(Generic[BackendT]):
         if self.checkpoints is None or where != AUTOMATIC:
             if self.checkpoints is not None and where.isdecimal():
                 where = self.checkpoints.at_step(int(where))
-            state = load_any(where)
+            state = load_any(where, self.checkpoints)
             parents = state.get(PARENTS)
             self._branch = where.rpartition("/")[2], parents if isinstance(parents, list) else None
         else:
@@ -214,9 +219,10 @@ class Training(Generic[BackendT]):
             )
         if self.checkpoints is not None:
             self.checkpoints.remove_unfinished()
-            if self._branch is not None and self.backend.is_first:
+            if self._branch is not None and (self.checkpoints.is_own or self.backend.is_first):
                 self.checkpoints.begin_branch(*self._branch)
-        self.logs.open(step=self.step, total_steps=total_steps, goodput=self._goodput)
+        epoch = self._epoch if self.step else 0.0
+        self.logs.open(step=self.step, total_steps=total_steps, epoch=epoch, goodput=self._goodput)
         self._report_loader = (
             MetricsCallback(self.loader, self.logs.loader, every=1) if self.logs.takes_loader else None
         )
@@ -286,17 +292,16 @@ class Training(Generic[BackendT]):
             self.logs.tell(f"training on {self.backend.name}: updates {first:,} to {last:,}{compiling}")
         if self._is_evaluation_due() and not self._evaluate(stop):  # a signal had interrupted this evaluation
             return True
-        monitor = StepMonitor(batch_images=self.loader.config.batch_size)
-        is_first = True
+        monitor = StepMonitor()
         self._goodput.enter(COMPUTE)
         while self.step < last_step:
             with contextlib.closing(self.backend.batches(self.loader)) as batches:
                 for batch in monitor.waiting(batches, self._goodput):
                     profile.before(self.step)
-                    with self._goodput.during("compile" if is_first and self.backend.compiles else COMPUTE):
+                    is_new = self.loader.config.batch_size != self._batch_size
+                    with self._goodput.during("compile" if is_new and self.backend.compiles else COMPUTE):
                         self._update(batch)
-                    is_first = False
-                    monitor.stepped()
+                    monitor.stepped(self._batch_size)
                     if self._report(monitor, stop, last_step):
                         return True
                     if self.step >= last_step:
@@ -304,11 +309,18 @@ class Training(Generic[BackendT]):
         return stop.asked
 
     def _update(self, batch: DeviceBatch) -> None:
-        config, order = self.loader.config, self.loader.order
+        config, order, before = self.loader.config, self.loader.order, self._batch_size
         number = order.batch_at(int(batch.state["position"])) - 1
-        self._lr = self.schedule.at(order.epochs_done(order.batch_start(number)))
-        first = number * config.batch_size
-        positions = range(first + config.rank, first + config.batch_size, config.world_size)
+        size = self._batch_size = config.batch_size
+        self._lr = self.schedule.at(order.epochs_done(order.batch_start(number))) * self.lr_shares.get(size, 1.0)
+        if before and size != before:
+            compiling = "; the network is compiled again" if self.backend.compiles else ""
+            self.logs.tell(
+                f"update {number + 1:,}: batches of {size:,} images from here on, {before:,} before; the learning rate "
+                f"is {_rounded(self._lr):g}{compiling}"
+            )
+        first = number * size
+        positions = range(first + config.rank, first + size, config.world_size)
         try:
             numbers = self.backend.update(batch, Update(step=self.step, lr=self._lr, positions=positions))
         except UpdateOverflowError as error:
@@ -405,6 +417,7 @@ class Training(Generic[BackendT]):
         state, changes = self._checked(where, state)
         with taking_position(where):
             self.loader.check_build(state["loader"], self.config.anew_hint.format(words=shell_words(where)))
+            self._check_decoder(where, state["loader"])
         self.backend.restore(where, state, self._named(changes))
         with taking_position(where):
             self.loader.load_state_dict(state["loader"])
@@ -415,6 +428,14 @@ class Training(Generic[BackendT]):
             self.description = {**self.description, _START_EPOCH: _start_epoch(state["description"])}
         for name, was, now in changes:
             self.logs.tell(f"note: {_field(name)} was {_shown(was)}, is now {_shown(now)}")
+
+    def _check_decoder(self, where: str, loader_state: LoaderState) -> None:
+        """Raise UsageError if images get other pixels from now on, unless that is allowed."""
+        if (decoder := self.loader.other_decoder(loader_state)) and not self.config.allow_other_decoder:
+            raise UsageError(
+                f"{where}: its images were decoded by {quoted(decoder)}, whose pixels differ from those of the "
+                "decoder here, or are not known; install the same one, or add `allow_other_decoder`"
+            )
 
     def _checked(self, where: str, state: State) -> tuple[State, list[tuple[str, Any, Any]]]:
         """Check that a run saved a state; return it with this backend's entries, and the flags that have changed."""
@@ -507,7 +528,7 @@ def _changes(theirs: object, ours: Mapping[str, Any]) -> list[tuple[str, Any, An
     if not isinstance(theirs, Mapping):
         return []
     # The flags left out say how a run begins; they mean nothing to a resumed run.
-    both = sorted((theirs.keys() & ours.keys()) - {"init", "resume", _START_EPOCH})
+    both = sorted((theirs.keys() & ours.keys()) - {"allow_other_decoder", "init", "resume", _START_EPOCH})
     return [(name, theirs[name], ours[name]) for name in both if theirs[name] != ours[name]]
 
 

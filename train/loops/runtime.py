@@ -152,6 +152,10 @@ class Runtime:
         """Return whether any host gave True; all hosts call this at the same step."""
         return said
 
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all hosts by rank; all hosts call this at the same step, with 1,024 bytes at most."""
+        return [text]
+
     def seed(self, seed: int) -> None:
         """Seed the random generators of weights and steps."""
         torch.manual_seed(seed)

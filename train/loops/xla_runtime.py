@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 AXIS = "fsdp"
 """Name of the mesh's only axis; torch_xla's FSDP requires this name."""
+_TEXT_BYTES = 1024
+"""Longest text that hosts exchange."""
 _WRAPPER = "_orig_module."
 """Text that torch_xla's FSDP inserts into the names of weights."""
 
@@ -171,6 +173,16 @@ class XLARuntime(Runtime):
             return said
         words = torch.full((self.num_devices // self.world_size,), int(said), dtype=torch.int32)
         return bool(self.put(words).sum().item())
+
+    def gather(self, text: str) -> list[str]:
+        """Sum the hosts' texts, each in a row of its own."""
+        if self._mesh is None:
+            return [text]
+        said = torch.frombuffer(bytearray(text.encode().ljust(_TEXT_BYTES, b"\0")[:_TEXT_BYTES]), dtype=torch.uint8)
+        rows = torch.zeros((self.num_devices // self.world_size, self.world_size, _TEXT_BYTES), dtype=torch.int32)
+        rows[0, self.rank] = said
+        found: list[list[int]] = self.put(rows).sum(0).cpu().tolist()
+        return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in found]
 
     def seed(self, seed: int) -> None:
         torch.manual_seed(seed)

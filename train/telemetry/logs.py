@@ -233,9 +233,6 @@ class Logs:
         spell: Writes the fields that a line for people names as options of the command line.
     """
 
-    forgets_later = True
-    """Whether TensorBoard forgets steps that are done again; it would also forget numbers over epochs x 1000."""
-
     def __init__(
         self, folder: str | None, *, enabled: bool = True, wandb: str | None = None, spell: Callable[[str], str] = str
     ) -> None:
@@ -272,10 +269,13 @@ class Logs:
         """Return the folder for traces of a rank; all but the first have their own, as several may share a machine."""
         return self._where / f"rank-{rank:02d}" if self._where is not None and rank > 0 else self._where
 
-    def open(self, *, step: int, total_steps: int, goodput: Goodput | None = None) -> None:
+    def open(self, *, step: int, total_steps: int, epoch: float = 0.0, goodput: Goodput | None = None) -> None:
         """Start after a step, and remove lines of later steps, which a killed run may have left, and that it ended.
 
         Args:
+            step: Number of updates that were done.
+            total_steps: Number of all updates.
+            epoch: Epochs that were done, with their fraction.
             goodput: Time of this attempt, to which the time of earlier ones is added; None: it is not logged.
         """
         self._goodput = goodput
@@ -283,7 +283,7 @@ class Logs:
             with disk_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._forget_after(step)
-                self._events = EventFile(self.folder, step + 1 if self.forgets_later else None)
+                self._events = EventFile(self.folder, step + 1)
                 if goodput is not None:
                     self._goodput_events = GoodputEvents(
                         path=self.folder / GOODPUT_FILE, job=self.place.rpartition("/")[2]
@@ -423,22 +423,37 @@ class Logs:
 
 
 class EpochLogs(Logs):
-    """Logs that also show everything over epochs x 1000, as in resnet_jax, to compare runs with other batch sizes."""
+    """Logs that also show everything over epochs x 1000, as in resnet_jax, to compare runs with other batch sizes.
 
-    forgets_later = False
+    These are a run of their own for TensorBoard, `epochs`: where a run goes on, it forgets what is done again by steps.
+    """
+
+    _epochs: EventFile | None = None
+
+    def open(self, *, step: int, total_steps: int, epoch: float = 0.0, goodput: Goodput | None = None) -> None:
+        """Start after a step as all logs do, and after an epoch."""
+        super().open(step=step, total_steps=total_steps, epoch=epoch, goodput=goodput)
+        if self.folder is not None:
+            self._epochs = EventFile(self.folder / "epochs", _thousandths(epoch) + 1)
+
+    def close(self) -> None:
+        """Close the progress bar and the files."""
+        if self._epochs is not None:
+            self._epochs.close()
+        super().close()
 
     def scalars(self, line: Mapping[str, float]) -> None:
         """Log one line of numbers, and for TensorBoard also as `ep_train/…` over epochs."""
         super().scalars(line)
-        if self._events is not None:
+        if self._epochs is not None:
             values = {f"ep_train/{name}": line[name] for name in line if name not in ("step", "epoch")}
-            self._events.scalars(_thousandths(line["epoch"]), values)
+            self._epochs.scalars(_thousandths(line["epoch"]), values)
 
     def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
         """Log numbers of an evaluation, and for TensorBoard also as `ep_val/…` over epochs."""
         super().evaluation(step, epoch, found)
-        if self._events is not None:
-            self._events.scalars(_thousandths(epoch), {f"ep_val/{name}": value for name, value in found.items()})
+        if self._epochs is not None:
+            self._epochs.scalars(_thousandths(epoch), {f"ep_val/{name}": value for name, value in found.items()})
 
 
 def _thousandths(epoch: float) -> int:

@@ -138,10 +138,15 @@ def test_the_library_backend_does_without_torch(interpolation, monkeypatch):
     out = np.zeros((2, 10, 50, 50, 3), np.uint8)
     with_torch = open_decoder(interpolation, "library")
     assert with_torch.decode_many([data] * 10, views, out[0], range(10)) == [None] * 10
+    torchs_pixels = with_torch.pixels
     monkeypatch.setitem(sys.modules, "torch", None)
     without = open_decoder(interpolation, "library")
     assert without.decode_many([data] * 10, views, out[1], range(10)) == [None] * 10
     assert "torch" in with_torch.name and "Pillow" in without.name
+    assert torchs_pixels != without.pixels
+    if extension_available():
+        same = torchs_pixels if interpolation == "bilinear-no-antialias" else without.pixels
+        assert open_decoder(interpolation).pixels == same
     assert np.abs(out[0].astype(int) - out[1]).max() <= 2
 
 

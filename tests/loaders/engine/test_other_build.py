@@ -40,9 +40,10 @@ def test_a_loader_refuses_the_state_of_another_build_and_says_what_to_do(dataset
     mix = mixture([MixtureSource(url=url, name="pets")])
     with open_loader(mix if mixed else url, batch_size=4, image_size=32) as loader:
         state = json.loads(json.dumps(loader.state_dict()))
-        sequence = state["sequence"]["datasets"]["pets"] if mixed else state["sequence"]
-        plan, images = sequence["dataset"]["plan"], sequence["samples"]
-        sequence["dataset"]["plan"], sequence["samples"] = "f" * 64, images - 9
+        sequence = state["sequence"]["datasets"][0] if mixed else state["sequence"]
+        where = sequence if mixed else sequence["dataset"]
+        plan, images = where["plan"], sequence["samples"]
+        where["plan"], sequence["samples"] = "f" * 16, images - 9
         with pytest.raises(UsageError) as caught:
             loader.load_state_dict(state)
     assert str(caught.value).partition(": the dataset was ")[2] == (

@@ -101,8 +101,9 @@ def test_a_state_resumes_with_other_ranks_and_other_weights(dataset):
     with open_loader(with_coco(dataset, (2, 1)), **SMALL) as loader:
         states = [json.loads(json.dumps(batch.state)) for batch in itertools.islice(loader, 6)]
         after = keys_of(itertools.islice(loader, 2))
-    assert max(len(json.dumps(state)) for state in states) < 4096
-    assert states[0]["mixture"] == [{"start": 0, "weights": [2, 1], "counts": [0, 0]}]
+    assert max(len(json.dumps(state)) for state in states) < 1024
+    (epoch,) = {state["sequence"]["epoch_samples"] for state in states}
+    assert (states[0]["mixture"], states[0]["counts"]) == ([[0, epoch, 2, 1]], [0, 0])
     parts = []
     for rank in range(3):
         with open_loader(with_coco(dataset, (4, 2)), **SMALL, rank=rank, world_size=3) as loader:
@@ -112,12 +113,12 @@ def test_a_state_resumes_with_other_ranks_and_other_weights(dataset):
     with open_loader(with_coco(dataset, (1, 5)), **SMALL) as loader:
         loader.load_state_dict(states[5])
         state = loader.state_dict()
-        assert state["mixture"][1:] == [{"start": 72, "weights": [1, 5], "counts": [48, 24]}]
+        assert (state["mixture"][1:], state["counts"]) == ([[72, epoch, 1, 5]], [48, 24])
         batch = next(iter(loader))
         assert Counter(batch.fields["dataset"])["coco-webdataset"] >= 8
         assert batch.state["mixture"] == state["mixture"]
         loader.load_state_dict(states[2])  # before the change: it moves to where this state is
-        assert [change["start"] for change in loader.state_dict()["mixture"]] == [0, 36]
+        assert [start for start, *_ in loader.state_dict()["mixture"]] == [0, 36]
         loader.load_state_dict(batch.state)
         assert loader.state_dict()["mixture"] == state["mixture"]
         loader.set_epoch(0)
@@ -224,12 +225,12 @@ def test_an_epoch_ends_as_it_began_and_the_next_is_of_the_new_datasets(dataset):
         order = other.order
         assert [order.first_position(epoch) for epoch in range(4)] == [0, 30, 130, 230]
         again = json.loads(json.dumps(other.state_dict()))
-        assert [each["epoch_samples"] for each in again["mixture"] if "epoch_samples" in each] == [30]
+        assert [epoch_samples for _, epoch_samples, *_ in again["mixture"]] == [30, 100]
         other.set_epoch(1)
         other.load_state_dict(again)
         assert other.state_dict() == again
         other.set_epoch(0)  # which was of the first dataset alone, and begins again
-        assert other.state_dict()["mixture"] == [{"start": 0, "weights": [1, 3], "counts": [0, 0]}]
+        assert other.state_dict()["mixture"] == [[0, 100, 1, 3]]
 
 
 @pytest.mark.parametrize(
@@ -247,6 +248,15 @@ def test_an_epoch_ends_as_it_began_and_the_next_is_of_the_new_datasets(dataset):
         [{"start": 0, "weights": [1, 1], "counts": [0, -1]}],
         [{"start": 0, "weights": [1, 1], "counts": [0, 0]}] * 2,
         [{"start": n, "weights": [1, 1], "counts": [0, 0]} for n in range(MAX_CHANGES + 1)],
+        [[0, 20]],
+        [[0, 0, 1, 1]],
+        [[0, 20, 1, 1, 1]],
+        [[5, 20, 1, 1]],
+        [[0, 20, 1, 1], [12, 20, 1, 3]],
+        [[0, 20, 1, 2**64]],
+        [[0, 20, 0, 0]],
+        [[0, 20, 1, 1]] * 2,
+        [[n, 20, 1, 1] for n in range(MAX_CHANGES + 1)],
     ],
     ids=lambda changes: str(changes)[:60],
 )
@@ -255,6 +265,40 @@ def test_a_damaged_state_is_refused(dataset, changes):
         state = {**loader.state_dict(), "mixture": changes, "position": 24}
         with pytest.raises(UsageError, match=r"the state.*mixture.*; use a state that a loader returned"):
             loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize("counts", [None, [], [0], [1, 0], [0, -1], [0, 0, 0], "00"])
+def test_counts_that_do_not_follow_from_the_weights_are_refused(dataset, counts):
+    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
+        with pytest.raises(UsageError, match=r"^the state.*; use a state that a loader returned"):
+            loader.load_state_dict({**loader.state_dict(), "counts": counts})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"revision": -1}, {"samples": 0}, {"plan": 7}, {"at_end": "never"}, {"earlier": [[1, 2]]}, {"name": None}],
+    ids=str,
+)
+def test_a_damaged_dataset_of_a_state_is_refused(dataset, change):
+    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
+        state = loader.state_dict()
+        first, *others = state["sequence"]["datasets"]
+        with pytest.raises(UsageError, match=r"^the state's datasets: .*; use a state that a loader returned"):
+            loader.load_state_dict({**state, "sequence": {**state["sequence"], "datasets": [first | change, *others]}})
+
+
+def test_a_state_of_0_1_0_is_continued(dataset):
+    """Such a state has whole hashes, everything of a dataset by name, and the counts of each change."""
+    with open_loader(splits_of(dataset("webdataset")), **SMALL) as loader:
+        datasets = {name: dict(each) for name, each in loader._sequence["datasets"].items()}
+        for part in loader.dataset.parts:
+            datasets[part.name]["dataset"] = {**datasets[part.name]["dataset"], "plan": part.dataset.plan}
+        batches = list(itertools.islice(loader, 4))
+        old = {**batches[2].state, "sequence": {**batches[2].state["sequence"], "datasets": datasets}}
+        del old["counts"]
+        weights = old["mixture"][0][2:]
+        loader.load_state_dict({**old, "mixture": [{"start": 0, "weights": weights, "counts": [0, 0]}]})
+        assert next(iter(loader)).keys == batches[3].keys
 
 
 def test_datasets_with_the_same_images_are_refused(dataset):

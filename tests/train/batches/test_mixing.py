@@ -43,7 +43,7 @@ def test_pixels_and_labels_are_mixed_as_the_papers_say(name, batch):
     generator = torch.Generator().manual_seed(batch)
     images = torch.randn(BATCH, 3, SIDE, SIDE, generator=generator)
     labels = torch.randint(CLASSES, (BATCH,), generator=generator)
-    mixer = Mixer(config=config, put=lambda rows: rows, seed=3, batch_size=BATCH, num_classes=CLASSES)
+    mixer = Mixer(config=config, put=lambda rows: rows, seed=3, batch_size=lambda: BATCH, num_classes=CLASSES)
     mixed, shares = mixer(images, labels, images.flip(0), labels.flip(0), positions)
     drawn = draw_mixes(config, seed=3, positions=positions, batch_size=BATCH, image_size=SIDE)
     for index in range(BATCH):
@@ -111,7 +111,7 @@ def test_mixing_on_two_hosts_equals_mixing_on_one():
     torch.manual_seed(0)
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8) % 5
     config = MixConfig(mixup=0.8, cutmix=1.0, mode="elem")
-    settings = {"config": config, "put": lambda rows: rows, "seed": 1, "batch_size": 8, "num_classes": 5}
+    settings = {"config": config, "put": lambda rows: rows, "seed": 1, "batch_size": lambda: 8, "num_classes": 5}
     mixed, shares = Mixer(**settings)(images, labels, images.flip(0), labels.flip(0), range(24, 32))
 
     hosts = torch.cat([torch.arange(0, 8, 2), torch.arange(1, 8, 2)])

@@ -2,13 +2,18 @@
 
 import hashlib
 import json
+import os
+import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from dataprep.errors import DataprepError, FormatError
+from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.storage import open_storage
+from tests.support import warm
 from tests.support.parted_states import cut_state, same, save, state
+from tests.support.shared_process import REPOSITORY
 from train.checkpoints.checkpoint import CheckpointFolder, load_any
 from train.checkpoints.parts import FOLDER, PartFolder, begin_save
 
@@ -30,7 +35,7 @@ def test_saving_together_leaves_a_list_and_its_parts_alone_in_the_folder(tmp_pat
 def test_no_checkpoint_is_made_while_a_hosts_part_is_missing(tmp_path):
     save(str(tmp_path), 1, 2)
     folder = PartFolder(str(tmp_path), rank=0, world_size=2, wait_s=0)
-    with pytest.raises(DataprepError, match=r"no part of step 2 of host 1 after 0 s; `output_dir` must be"):
+    with pytest.raises(DataprepError, match=r"no part of step 2 of host 1 after 0 s; is that host still running"):
         folder.save(2, cut_state(state(2), 0, 2))
     told = []
     found, loaded = folder.newest_valid(told.append)
@@ -91,3 +96,60 @@ def test_a_list_of_parts_of_two_saves_is_no_checkpoint(tmp_path):
         path.write_bytes(data)
         with pytest.raises(FormatError, match=r"is not part \d of \d of one save"):
             load_any(str(path))
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """Runs a process for each folder, a host; returns what each of its words led to, for each host."""
+    meetings = iter(range(99))
+
+    def run(words, *names):
+        meeting = tmp_path / f"meeting-{next(meetings)}"
+        meeting.mkdir()
+        processes = [
+            warm.start(
+                "tests.support.own_disk",
+                *(str(rank), str(len(names)), str(tmp_path / name), str(meeting), *words.split()),
+                environment=os.environ,
+                folder=REPOSITORY,
+            )
+            for rank, name in enumerate(names)
+        ]
+        ended = [process.communicate(timeout=60) for process in processes]
+        assert all(process.returncode == 0 for process in processes), ended
+        return [[json.loads(line) for line in output.splitlines()] for output, _ in ended]
+
+    return run
+
+
+def test_hosts_with_their_own_disks_resume_where_their_parts_are(hosts, tmp_path):
+    """Two folders stand for the disks of two hosts."""
+    assert hosts("newest save:1 save:2 newest", "a", "b") == [[None, 1, 2, 2]] * 2
+    assert hosts("newest at:1 save:3 newest", "a", "b") == [[2, 1, 3, 3]] * 2
+    assert [len(list((tmp_path / name / FOLDER).iterdir())) for name in "ab"] == [2, 2]
+    line = (
+        "a/checkpoint-000000003-[0-9a-f]{16}.json: each host wrote its part on its own disk, and a disk here lacks "
+        "part %d of 2, which host 'tpu-w-%d' wrote. Resume on the same hosts in the same order, or copy all their "
+        "folders into one that all hosts see"
+    )
+    for disks, lacking in ((("b", "a"), 0), (("a", "new"), 1)):
+        (first,), (second,) = hosts("newest", *disks)
+        assert re.search(line % (lacking, lacking), first.replace("/b/", "/a/")), first
+        assert second == first
+    with pytest.raises(UsageError, match=line % (1, 1)):
+        load_any(str(next((tmp_path / "a").glob("checkpoint-000000003-*.json"))))
+    for name in "ab":
+        shutil.copytree(tmp_path / name, tmp_path / "all", dirs_exist_ok=True)
+    assert hosts("newest save:4", "all", "all") == [[3, 4]] * 2
+    assert hosts("newest", "all", "all") == [[4]] * 2
+    folder = CheckpointFolder(str(tmp_path / "all"))
+    assert [same(folder.load(each), state(each.step)) for each in folder.list()] == [True, True]
+    next((tmp_path / "b").glob("checkpoint-000000003-*.json")).unlink()  # its host was killed before it wrote this
+    assert hosts("newest", "a", "b") == [[2]] * 2
+
+
+def test_a_part_that_is_damaged_on_one_disk_is_skipped_by_all_hosts(hosts, tmp_path):
+    hosts("save:1 save:2", "a", "b")
+    (path,) = (tmp_path / "b" / FOLDER).glob("checkpoint-000000002-*")
+    path.write_bytes(path.read_bytes()[:-9])
+    assert hosts("newest", "a", "b") == [[1]] * 2

@@ -62,16 +62,16 @@ def test_a_list_of_a_newer_version_is_neither_skipped_nor_moved(tmp_path):
 
 
 def test_values_in_two_parts_are_named():
-    twice = [part_of(cut_state(state(1), 0, 2), rank=rank) for rank in range(2)]
+    twice = [part_of(cut_state(state(1), 0, 2), has_rest=rank == 0) for rank in range(2)]
     with pytest.raises(FormatError, match=r"^model/a: the values \[0:\d+, 0:\d+\] are in two parts$"):
         whole_of(twice)
     pieces = [Pieces((4,), [((start,), torch.zeros(3))]) for start in (0, 1)]
-    overlapping = [part_of({"a": piece}, rank=rank) for rank, piece in enumerate(pieces)]
+    overlapping = [part_of({"a": piece}, has_rest=rank == 0) for rank, piece in enumerate(pieces)]
     with pytest.raises(FormatError, match=r"^a: 2 values are in two parts$"):
         whole_of(overlapping)
 
 
 def test_pieces_without_values_may_begin_at_the_same_place():
     pieces = [Pieces((2,), [((start,), torch.ones(length))]) for start, length in ((0, 2), (2, 0), (2, 0))]
-    parts = [part_of({"a": piece}, rank=rank) for rank, piece in enumerate(pieces)]
+    parts = [part_of({"a": piece}, has_rest=rank == 0) for rank, piece in enumerate(pieces)]
     assert same(whole_of(parts), {"a": torch.ones(2)})

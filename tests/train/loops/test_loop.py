@@ -389,16 +389,47 @@ def test_a_run_that_begins_with_a_later_epoch_counts_its_own_images_also_when_it
     assert "note: " not in errors
 
 
+@pytest.mark.parametrize("stop", range(1, 10))
+def test_a_ramp_has_every_position_once_at_its_rates_and_resumes_anywhere(tmp_path, stop, capsys):
+    """Batches of 2, 4 and 8 for 8 and 12 images and the rest of 60."""
+
+    def open_ramp(**config):
+        found = opened(tmp_path, InEpochs(), log_interval_steps=1, ckpt_interval=9, eval_interval=0, **config)
+        found.loader.ramp_batches(((0, 2), (8, 4), (20, 8)))
+        found.lr_shares = {2: 0.25, 4: 0.5}
+        return found
+
+    assert open_ramp(max_steps=stop).run() == 0
+    again = open_ramp()
+    again.resume("automatic")
+    assert again.run() == 0
+    assert again.backend.total == sum(range(8)) + sum(range(4 * 4, 7 * 4)) + sum(range(7 * 8, 12 * 8))
+    assert list(lines(tmp_path, "lr").values()) == [0.25] * 4 + [0.5] * 3 + [1.0] * 5
+    assert lines(tmp_path, "epoch") == pytest.approx(
+        dict(enumerate([0.1, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0, 1.4, 1.8, 2.2, 2.6, 3.0], 1))
+    )
+    told = capsys.readouterr().err
+    assert stop == 4 or "update 5: batches of 4 images from here on, 2 before; the learning rate is 0.5\n" in told
+    assert stop == 7 or "update 8: batches of 8 images from here on, 4 before; the learning rate is 1\n" in told
+
+
+class InEpochs(Counter):
+    """A counter that takes the loader's own iterations, as all trainings do."""
+
+    def batches(self, loader: Any) -> Any:
+        yield from loader
+
+
 TEN_IMAGES = Batch(np.zeros((10, 1, 1, 3), np.uint8), np.zeros(10, np.int64), [""] * 10, np.ones(10, bool), {}, {})
 
 
 def test_the_monitor_counts_waits_and_steps(monkeypatch):
     clock = VirtualClock()
     monkeypatch.setattr(loop, "time", clock)
-    steps = StepMonitor(batch_images=10, compute_images_per_s=1000)
+    steps = StepMonitor(compute_images_per_s=1000)
     for _ in itertools.islice(steps.waiting(batches_every(clock, 0.03, TEN_IMAGES), Goodput(0.0)), 10):
         clock.sleep(0.01)
-        steps.stepped()
+        steps.stepped(10)
     found = steps.take()
 
     assert found == pytest.approx({"images_per_s": 250, "wait_share": 0.75, "step_s": 0.04, "utilisation": 0.25})

@@ -95,7 +95,7 @@ def test_images_that_could_not_be_read_take_no_part_in_the_loss(data, mix):
     config = (
         None
         if mix is None
-        else Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=8, num_classes=data.num_classes)
+        else Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=lambda: 8, num_classes=data.num_classes)
     )
     batch, whole = first_batch(data, masked=(2, 4)), first_batch(data)
     task = open_task(data, label_smoothing=0.1, mix=config)
@@ -118,7 +118,7 @@ def test_a_batch_of_which_nothing_could_be_read_changes_nothing(data, mix):
     config = (
         None
         if mix is None
-        else Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=8, num_classes=data.num_classes)
+        else Mixer(config=mix, put=lambda rows: rows, seed=1, batch_size=lambda: 8, num_classes=data.num_classes)
     )
     task = open_task(data, mix=config)
     (loss,) = task.parts(first_batch(data, masked=tuple(range(8))), range(8))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dataprep.errors import ConflictError, UsageError
 from dataprep.formats.example import checksum, frame_head
 from dataprep.storage import open_storage
-from train.telemetry.logs import BucketCopy, EpochLogs, Logs, complete_bytes
+from train.telemetry.logs import BucketCopy, EpochLogs, EventFile, Logs, complete_bytes
 
 
 def test_evaluation_lines_are_logged_with_prefixed_names(tmp_path, capsys):
@@ -81,9 +81,24 @@ def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
     logs.scalars(line(1))
     logs.evaluation(1, 0.1, {"accuracy": 0.25})
     logs.close()
-    (events,) = tmp_path.glob("events.out.tfevents.*")
-    content = events.read_bytes()
-    assert all(tag in content for tag in (b"train/loss", b"ep_train/loss", b"val/accuracy", b"ep_val/accuracy"))
+    for folder, tags in ((tmp_path, (b"train/loss", b"val/accuracy")), (tmp_path / "epochs", (b"ep_train", b"ep_val"))):
+        (events,) = folder.glob("events.out.tfevents.*")
+        assert all(tag in events.read_bytes() for tag in tags)
+
+
+def test_curves_over_epochs_do_not_overlap_after_a_resume_with_other_batches(tmp_path, monkeypatch):
+    """TensorBoard forgets the points from the first step of a later file on, in each folder by itself."""
+    starts, begin = [], EventFile.__init__
+
+    def noted(self, folder, start):
+        starts.append((folder.name, start))
+        begin(self, folder, start)
+
+    monkeypatch.setattr(EventFile, "__init__", noted)
+    logs = EpochLogs(str(tmp_path / "run"))
+    logs.open(step=3, total_steps=9, epoch=2.25)
+    logs.close()
+    assert starts == [("run", 4), ("epochs", 2251)]
 
 
 def test_a_resumed_run_passes_over_lines_that_no_training_logged(tmp_path, capsys):
