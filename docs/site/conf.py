@@ -36,6 +36,7 @@ autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 python_maximum_signature_line_length = 100
 napoleon_use_rtype = False
+strip_signature_backslash = True  # with it Napoleon escapes the end of a name such as except_
 
 html_theme = "furo"
 html_title = "dataprep"

@@ -27,19 +27,19 @@ def mark_blocks(lines: list[str]) -> list[str]:
     marked: list[str] = []
     for paragraph in _paragraphs(lines):
         text = [line for line in paragraph if line]
-        columns = [_COLUMNS.fullmatch(line) for line in text]
+        columns = [_COLUMNS.fullmatch(line) for line in _joined(text)]
         if len(text) > 1 and all(columns) and not _is_tree(text):
-            marked += [line for found in columns if found for line in (f"``{found[1]}``", f"    {found[2]}")]
+            marked += [line for found in columns if found for line in (f"``{found[1]}``", f"    {escape(found[2])}")]
             marked.append("")
         elif _is_tree(text) or (_is_example(text) and not _ends_indented(marked)):
             marked += ["::", "", *(f"    {line}".rstrip() for line in paragraph)]
         else:
-            marked += paragraph
+            marked += map(escape, paragraph)
     return marked
 
 
 def escape(line: str) -> str:
-    """Make the asterisks of a help text, as in `*.tar`, plain characters, except in code."""
+    """Make the asterisks of a text, as in `*.tar`, plain characters, except in code."""
     parts = _CODE.split(line)
     parts[::2] = [part.replace("*", r"\*") for part in parts[::2]]
     return "".join(parts)
@@ -58,8 +58,16 @@ def escape_help(_app: Sphinx, _context: object, lines: list[str]) -> None:
         if kept and any(line.startswith("|   ") for line in text):
             marked += ["", ".. code-block:: text", "", *(f"    {line[2:]}" for line in text), ""]
         else:
-            marked += map(escape, text)
+            marked += map(_option_line, text)
     lines[:] = marked
+
+
+def _option_line(line: str) -> str:
+    """Escape a line of an option. sphinx-click writes `**Required**`, and cuts the end of `NAME[=SUFFIX]`."""
+    if line.startswith(".. option:: "):
+        return re.sub(r"(\[[^\]>]*)>", r"\1]>", line)
+    indent, required, rest = line.rpartition("**Required**")
+    return indent + required + escape(rest)
 
 
 def link_types(_app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.Node) -> nodes.Node | None:
@@ -98,6 +106,17 @@ def _paragraphs(lines: Iterable[str]) -> list[list[str]]:
             found.append([])
         found[-1].append(line)
     return found
+
+
+def _joined(text: list[str]) -> list[str]:
+    """Append each line that continues the second column to the line before."""
+    lines: list[str] = []
+    for line in text:
+        if lines and line.startswith(" " * 8):
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(line)
+    return lines
 
 
 def _is_tree(text: list[str]) -> bool:

@@ -61,8 +61,8 @@ class TorchvisionTransform(SeededTransform, AnnotationTransform):
 
     Without `fields` it gets the image, a `tv_tensors.Image` of uint8. With them it gets a dictionary of `image`,
     `boxes`, `masks` and `keypoints`, as tv_tensors, and `labels`, the position of each object: objects that
-        `v2.SanitizeBoundingBoxes` drops are dropped from every column. The transform runs in separate processes, one
-        for each decoding thread. There, the sample's own generator seeds Python's, NumPy's and PyTorch's for each call.
+    `v2.SanitizeBoundingBoxes` drops are dropped from every column. The transform runs in separate processes, one
+    for each decoding thread. There, the sample's own generator seeds Python's, NumPy's and PyTorch's for each call.
 
     Args:
         augment: Picklable transform to an image of the same size, uint8.

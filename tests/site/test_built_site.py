@@ -1,13 +1,21 @@
-"""The site that `make site` has built: every link leads somewhere, and nothing comes from another host."""
+"""The site that `make site` has built: links lead somewhere, and options mean what `--help` says."""
 
 from __future__ import annotations
 
+import html
+import inspect
+import re
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+import click
 import pytest
 
+import dataprep
+from loaders.config import LoaderConfig
+from scripts.agents import leaves
 from tests.support.markdown import ROOT
 
 SITE = ROOT / "build/site"
@@ -63,3 +71,46 @@ def faults(pages: dict[Path, Page]) -> list[str]:
 def test_every_link_of_the_site_leads_somewhere_and_nothing_comes_from_another_host(pages):
     assert len(pages) > 60
     assert faults(pages) == []
+
+
+def plain(text: str) -> str:
+    """Return the words of a piece of HTML or of a help text."""
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).replace("`", "").split())
+
+
+def test_every_option_means_what_the_parser_says(pages):
+    option = re.compile(r'<dt class="sig sig-object std" id="([^"]+)">.*?</dt>\n<dd>(.*?)</dd></dl>', re.DOTALL)
+    shown = {
+        name: plain(text.partition("<dl")[0].removeprefix("<p><strong>Required</strong>"))
+        for path in pages
+        if path.parent.name == "commands"
+        for name, text in option.findall(path.read_text())
+    }
+    meant = {
+        f"cmdoption-{leaf.words.replace(' ', '-')}-{max(each.opts, key=len).lstrip('-')}": " ".join(
+            (each.help or "").split()
+        )
+        for leaf in leaves()
+        for each in leaf.context.command.params
+        if isinstance(each, click.Option) and not each.hidden
+    }
+    assert len(meant) > 500
+    assert {name: shown.get(name) for name in meant} == {name: text.replace("`", "") for name, text in meant.items()}
+
+
+def test_every_setting_and_argument_means_what_the_code_says():
+    argument = re.compile(r"<li><p><strong>(\w+)</strong>(?: \(.*?\))? -- (.*?)</p></li>", re.DOTALL)
+    settings = {(each.name, plain(html.escape(each.metadata["text"]))) for each in fields(LoaderConfig)}
+    functions = [each for name in dataprep.__all__ if inspect.isfunction(each := getattr(dataprep, name))]
+    arguments = {
+        (name, plain(html.escape(text)))
+        for function in functions
+        for name, text in re.findall(
+            r"^    ([a-z]\w*): (.*(?:\n {8}.*)*)", inspect.getdoc(function).partition("Args:\n")[2], re.MULTILINE
+        )
+        if function.__module__ == "dataprep"
+    }
+    assert len(arguments) > 100
+    for module, meant in (("loaders", settings), ("dataprep", arguments)):
+        page = (SITE / f"docs/reference/api/{module}.html").read_text()
+        assert meant - {(name, plain(text)) for name, text in argument.findall(page)} == set()
