@@ -87,7 +87,7 @@ def test_every_option_means_what_the_parser_says(pages):
         for name, text in option.findall(path.read_text())
     }
     meant = {
-        f"cmdoption-{leaf.words.replace(' ', '-')}-{max(each.opts, key=len).lstrip('-')}": " ".join(
+        f"cmdoption-{leaf.words.replace(' ', '-')}-{min(each.opts, key=len).lstrip('-')}": " ".join(
             (each.help or "").split()
         )
         for leaf in leaves()
