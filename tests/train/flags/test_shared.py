@@ -7,6 +7,7 @@ from train.finetune_mae import recipe_flags
 from train.flags.shared import check_shares
 from train.loops.runtime import open_runtime
 from train.pretrain_mae import PretrainMAE
+from train.train_resnet import TrainResNet
 from train.train_vit import TrainViT
 
 
@@ -74,3 +75,28 @@ def test_metrics_are_served_where_the_flags_say():
 def test_a_run_without_a_data_path_is_refused():
     with pytest.raises(UsageError, match="`data_path` is empty"):
         PretrainMAE(data_path="")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"batch_size": 4}, "and `batch_size` both say how many images an update has; give one of them"),
+        ({"effective_batch_size": 4}, "and `effective_batch_size` both say how many images an update has"),
+        ({"diagnose": True}, "`diagnose` measures batches of one size; give that size instead"),
+        ({"accum_iter": 3}, "`batch_ramp` 4 cannot be shared by 1 devices x 3 parts; choose a multiple of 3"),
+    ],
+    ids=str,
+)
+def test_a_ramp_takes_the_place_of_a_batch_size(given, why):
+    flags = PretrainMAE(data_path="x", batch_ramp="4:8@1epoch", **given)
+    with pytest.raises(UsageError) as refused:
+        flags.fitted_to(100, open_runtime("cpu"))
+    assert why in str(refused.value)
+
+
+def test_the_rate_in_a_ramp_is_the_recipes_for_each_batch_unless_it_is_given():
+    ramp = {"data_path": "x", "batch_ramp": "512:2048@1epoch"}
+    assert PretrainMAE(**ramp).lr_shares == {512: 0.25, 1024: 0.5, 2048: 1.0}
+    assert TrainViT(**ramp).lr_shares == pytest.approx({512: 0.5**0.5, 1024: 1.0, 2048: 1.0})
+    assert TrainResNet(**ramp).lr_shares == {512: 0.5, 1024: 1.0, 2048: 1.0}
+    assert PretrainMAE(**ramp, lr=0.1).lr_shares == {}
