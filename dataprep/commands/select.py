@@ -37,7 +37,7 @@ Examples:
   dataprep select gs://bucket/laion --name clean --where "similarity > 0.3" --dedup exact --except takedown.txt
   dataprep select shards@clean --name tenth --sample 0.1
   dataprep select shards --name clean --refresh
-  dataprep train vit --data_path shards@clean
+  dataprep train vit --data-path shards@clean
 
 \b
 Exit codes: 0 made, 1 a list names samples that the dataset does not have, 2 nothing was made.
