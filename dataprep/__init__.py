@@ -23,6 +23,7 @@ check_region     Calculate what reading a bucket costs from where it is read.
 plan_input       Calculate whether the hosts of a TPU can feed it.
 remove           Remove samples from storage, for good.
 retry_failed     Fetch failed rows of a table of URLs again.
+recheck          Ask again whether images from a table of URLs may be used.
 select           Choose samples as a view, `URL@NAME`.
 map              Add columns: a value for each sample, made by a function or joined from a table.
 open_loader      Open a loader; loaders/ has the others.
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from dataprep.commands.map import map
     from dataprep.commands.plan_input import plan_input
     from dataprep.commands.progress import Progress
+    from dataprep.commands.recheck import recheck
     from dataprep.commands.remove import remove
     from dataprep.commands.replicate import replicate
     from dataprep.commands.retry_failed import retry_failed
@@ -97,6 +99,7 @@ __all__ = [
     "open",
     "open_loader",
     "plan_input",
+    "recheck",
     "remove",
     "replicate",
     "retry_failed",
@@ -128,6 +131,7 @@ _PLACES = {
     "open": "dataprep.dataset.opened:open_dataset",
     "open_loader": "loaders.loader",
     "plan_input": "dataprep.commands.plan_input",
+    "recheck": "dataprep.commands.recheck",
     "remove": "dataprep.commands.remove",
     "replicate": "dataprep.commands.replicate",
     "retry_failed": "dataprep.commands.retry_failed",

@@ -36,6 +36,7 @@ COMMANDS = {
     "inspect": "Show counts, sizes, classes and pictures of a finished dataset.",
     "map": "Add columns: a value for each sample, made by a function or joined from a table.",
     "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
+    "recheck": "Ask sites again whether images from a table of URLs may be used, and list those that may not.",
     "remove": "Remove samples that must vanish from storage, and leave the others as they are.",
     "replicate": "Copy a dataset to other regions, near its readers.",
     "retry-failed": "Fetch failed rows of a table of URLs again, and add their images as new shards.",

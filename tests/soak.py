@@ -66,6 +66,7 @@ from tests.support.picture_verdicts import compare_sound
 from tests.support.planning import plan_samples
 from tests.support.planted_bugs import BUGS, plant_bug
 from tests.support.planted_modules import CASES, planted_copy, planted_that_ran, run_inside
+from tests.support.rechecked import check_minds
 from tests.support.replication import kill_replicate
 from tests.support.tables import write_dogs, write_hub
 from tests.support.tutorials import TUTORIALS, run_tutorial
@@ -433,6 +434,11 @@ def living() -> Iterator[Case]:
 @cache
 def _revisions() -> dict[str, list[str]]:
     return revisions(Path(tempfile.mkdtemp(prefix="soak-histories-")))
+
+
+def rechecks() -> Iterator[Case]:
+    """Sites that change their minds about one image in a hundred."""
+    yield "10,000 images of 200 hosts", lambda folder: check_minds(folder, 10_000, 1_000)
 
 
 def histories() -> Iterator[Case]:
@@ -956,6 +962,7 @@ SHOWS = {
     "train-jax": train_jax,
     "train-learns": train_learns,
     "tutorials": tutorials,
+    "rechecks": rechecks,
 }
 
 

@@ -429,7 +429,7 @@ class Enumerator:
 
     def _expect_archives(self) -> None:
         """Look up the archives of a published dataset before it is opened."""
-        from dataprep.storage.originals import Expected
+        from dataprep.storage.readonly import Expected
 
         if isinstance(self.source, Expected):
             archives = (archive for facts in self.dataset.facts.values() for archive in facts.archives)

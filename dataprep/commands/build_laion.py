@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Literal
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 
 @request
-class WebRequest(Request):
-    """Options for fetching from the web."""
+class SiteRequest(Request):
+    """Options for asking sites."""
 
     contact: str = option(
         "How site owners can reach you: an https:// page or mailto:NAME@HOST; part of the User-Agent.",
@@ -54,10 +55,11 @@ class WebRequest(Request):
         metavar="CIDR",
         group=READ,
     )
-    consent: Literal["strict", "published", "robots"] = option(
+    consent: Literal["strict", "published", "robots"] | None = option(
         "Opt-outs that are obeyed: robots, those of robots.txt and X-Robots-Tag; published, each no to training that "
         "docs/fetching.md lists; strict, also permissions under conditions, and rules for other AI agents.",
-        default="published",
+        default=None,
+        shown="published",
         group=READ,
     )
     as_agent: Texts = option(
@@ -101,12 +103,21 @@ class WebRequest(Request):
         open_low=True,
         rare=True,
     )
-    max_body: int | str = option("Largest answer that is read.", default=20 << 20, size=True, shown="20MiB", rare=True)
     retries: int = option("Number of retries after a 429, or a 503 with Retry-After.", default=2, low=0, rare=True)
 
 
-def limits_of(asked: WebRequest) -> Limits:
+@request
+class WebRequest(SiteRequest):
+    """Options for fetching from the web."""
+
+    max_body: int | str = option("Largest answer that is read.", default=20 << 20, size=True, shown="20MiB", rare=True)
+
+
+def limits_of(asked: SiteRequest, consent: str = "published") -> Limits:
     """Return the limits of all workers together.
+
+    Args:
+        consent: Policy if none is asked for.
 
     Raises:
         UsageError: A value is wrong, or the packages for fetching are not installed.
@@ -114,9 +125,9 @@ def limits_of(asked: WebRequest) -> Limits:
     with needing("laion", "laion"):
         from dataprep.web.addresses import parse_networks
         from dataprep.web.requests import Consent, Limits
-    return Limits(
+    limits = Limits(
         contact=asked.contact,
-        consent=Consent(asked.consent),
+        consent=Consent(asked.consent or consent),
         agents=texts(asked.as_agent),
         allow_networks=parse_networks(texts(asked.allow_network)),
         nameservers=texts(asked.nameserver),
@@ -130,9 +141,9 @@ def limits_of(asked: WebRequest) -> Limits:
         read_s=asked.read_seconds,
         answer_s=asked.answer_seconds,
         row_s=asked.row_seconds,
-        body_bytes=int(asked.max_body),
         retries=asked.retries,
     )
+    return replace(limits, body_bytes=int(asked.max_body)) if isinstance(asked, WebRequest) else limits
 
 
 def network_lines(limits: Limits) -> Iterator[str]:

@@ -17,8 +17,8 @@ never logged.
     local.py, folders.py, spool.py    disk; folders and files opened below a root; files that are being written
     gcs.py, gcs_transfers.py          bucket; its range reads and uploads
     gcs_client.py, gcs_location.py    the client, its retries and errors; the place of a bucket
-    hub.py, remote.py, readonly.py    the Hugging Face Hub; S3, Azure and web servers; read-only places
-    originals.py                      buckets of originals: looks up many objects at once, and remembers them
+    hub.py, remote.py, readonly.py    the Hugging Face Hub; S3, Azure and web servers; read-only storage, and buckets
+                                      of originals, whose objects are looked up together and remembered
     copies.py, checksums.py           copies of objects; digests
     ranges.py, parquet.py             objects read in ranges; parquet files
 """
@@ -80,7 +80,7 @@ def expected(storage: Storage) -> Storage:
     if storage.is_local:
         return storage
     from dataprep.storage.gcs import GCSStorage
-    from dataprep.storage.originals import Expected
+    from dataprep.storage.readonly import Expected
     from dataprep.storage.remote import BucketStorage
 
     return cast(Storage, Expected(storage)) if isinstance(storage, GCSStorage | BucketStorage) else storage

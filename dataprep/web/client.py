@@ -398,16 +398,16 @@ class Fetcher:
     async def _fetch(self, request: Request) -> Outcome:
         """Fetch one row; the memory of its body stays reserved."""
         try:
-            body, url = await self._follow(request.url, is_image=True)
+            body, url = await self._follow(request.url, "HEAD" if request.head else "GET", is_image=True)
         except Failed as failure:
             return Outcome(
                 request.key, failure.status, failure.reason, http_code=failure.http_code, evidence=failure.evidence
             )
         return Outcome(request.key, Status.SUCCESS, body=body, final_url=str(url), http_code=200)
 
-    async def _follow(self, text: str, *, is_image: bool) -> tuple[bytes, URL]:
-        """Follow redirects, and return the final body: an image, or a file such as robots.txt, for which robots.txt is
-        not consulted."""
+    async def _follow(self, text: str, method: str = "GET", *, is_image: bool) -> tuple[bytes, URL]:
+        """Follow redirects, and return the final body, empty after HEAD: an image, or a file of the site such as
+        robots.txt, for which robots.txt is not consulted."""
         until_s = asyncio.get_running_loop().time() + self._limits.row_s
         seen = set()
         for _ in range(self._limits.redirects + 1):
@@ -421,7 +421,7 @@ class Fetcher:
                 site = await self._site(url, until_s)
                 said = site.check(url, self._limits.consent)
                 gate.slow_down(site.robots.crawl_delay_s * self._limits.workers)
-            answer = await self._ask(url, gate, until_s, said)
+            answer = await self._ask(url, gate, until_s, said, method)
             if isinstance(answer, bytes):
                 return answer, url
             text = _joined(url, answer)
@@ -483,7 +483,9 @@ class Fetcher:
             return read(body)
         return await asyncio.get_running_loop().run_in_executor(self._parser, read, body)
 
-    async def _ask(self, url: URL, gate: Gate, until_s: float, said: list[Statement] | None) -> bytes | str:
+    async def _ask(
+        self, url: URL, gate: Gate, until_s: float, said: list[Statement] | None, method: str
+    ) -> bytes | str:
         """Return the body, or the Location of a redirect; a request to a busy host is repeated.
 
         Args:
@@ -492,7 +494,7 @@ class Fetcher:
         shared = self._gates.of_address(await self._address(url))
         for attempt in range(self._limits.retries + 1):
             async with _through((gate, shared), until_s):
-                answer = await self._get(url, gate, said)
+                answer = await self._send(method, url, gate, said)
             if isinstance(answer, bytes | str):
                 return answer
             code, asked_s = answer
@@ -509,7 +511,9 @@ class Fetcher:
             return host
         return min(found["host"] for found in await self._resolver.resolve(host))
 
-    async def _get(self, url: URL, gate: Gate, said: list[Statement] | None) -> bytes | str | tuple[int, float | None]:
+    async def _send(
+        self, method: str, url: URL, gate: Gate, said: list[Statement] | None
+    ) -> bytes | str | tuple[int, float | None]:
         """Send one request, and return a body, a Location, or the code and Retry-After of a busy host.
 
         A 503 without Retry-After is an error.
@@ -517,7 +521,7 @@ class Fetcher:
         code = None
         try:
             async with asyncio.timeout(self._limits.answer_s) as deadline:
-                async with self._session.get(url, allow_redirects=False) as response:
+                async with self._session.request(method, url, allow_redirects=False) as response:
                     code = response.status
                     gate.note(answered=True)
                     if code in BUSY:
@@ -543,6 +547,8 @@ class Fetcher:
         if said is not None:
             said = [*said, *headers(response.headers, self._limits.agent, str(response.url))]
             obey(said, policy, response.status)
+        if response.method == "HEAD":
+            return b""
         limit_bytes = self._limits.body_bytes if is_image else MAX_ROBOTS_BYTES
         length = response.content_length
         if is_image and length is not None and length > limit_bytes:

@@ -119,6 +119,8 @@ class Request:
     """Number by which the caller identifies the row."""
     url: str
     """URL as the table has it, which is hostile input."""
+    head: bool = False
+    """Whether to ask what is said of the image, by HEAD, and not to fetch it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Outcome:
     reason: str = ""
     """Explanation for people in one line; empty on success."""
     body: bytes | None = None
-    """Complete image on success, else None."""
+    """Complete image on success, and nothing of it after HEAD; else None."""
     final_url: str | None = None
     """URL at which the image was found after redirects; None unless successful."""
     http_code: int | None = None

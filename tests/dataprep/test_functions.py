@@ -18,6 +18,7 @@ from dataprep.commands.check_region import CheckRegion
 from dataprep.commands.convert import Convert
 from dataprep.commands.inspect import Inspect
 from dataprep.commands.map import Map
+from dataprep.commands.recheck import Recheck
 from dataprep.commands.remove import Remove
 from dataprep.commands.replicate import Replicate
 from dataprep.commands.retry_failed import RetryFailed
@@ -40,6 +41,7 @@ KINDS = {
     "inspect": Inspect,
     "map": Map,
     "plan_input": InputRequest,
+    "recheck": Recheck,
     "remove": Remove,
     "replicate": Replicate,
     "retry_failed": RetryFailed,
@@ -65,7 +67,7 @@ def shards(pets, tmp_path_factory):
 def test_help_says_the_meaning_of_every_argument(name):
     function = getattr(dataprep, name)
     signature = inspect.signature(function)
-    assert {*signature.parameters} == {each.name for each in fields(KINDS[name])} - {"detach", "rejected"}
+    assert {*signature.parameters} == {each.name for each in fields(KINDS[name])} - {"complete", "detach", "rejected"}
     documented = inspect.getdoc(function)
     for argument in signature.parameters:
         assert f"\n    {argument}: " in documented

@@ -56,11 +56,13 @@ class Exchange:
     host: str
     path: str
     writer: asyncio.StreamWriter
+    method: str = "GET"
 
     async def send(self, body: bytes, *headers: str, code: int = 200) -> None:
         """A whole answer, after the server's latency."""
         await asyncio.sleep(self.server.latency_s + self.server.draw.uniform(0, self.server.jitter_s))
-        await self.raw(_head(code, *headers, f"Content-Length: {len(body)}") + body)
+        head = _head(code, *headers, f"Content-Length: {len(body)}")
+        await self.raw(head if self.method == "HEAD" else head + body)
 
     async def raw(self, data: bytes) -> None:
         self.writer.write(data)

@@ -107,6 +107,8 @@ class WebServer:
     """Most requests at once, of all hosts."""
     pages: dict[tuple[str, str], tuple[bytes, Sequence[str]]] = field(default_factory=dict)
     """Bodies and header lines of answers by host and path, in place of the usual ones."""
+    faults: dict[tuple[str, str], int] = field(default_factory=dict)
+    """Codes of answers by host and path, in place of the usual ones."""
     robots_location: str = ""
     """Where every robots.txt redirects to, if anywhere."""
     tls: ssl.SSLContext | None = None
@@ -145,7 +147,8 @@ class WebServer:
     async def _exchange(self, head: Head, writer: asyncio.StreamWriter) -> None:
         self.heads.append(head)
         host = head.headers["host"].partition(":")[0]
-        exchange = Exchange(self, host, head.start_line.split(" ")[1], writer)
+        method, path, _ = head.start_line.split(" ")
+        exchange = Exchange(self, host, path, writer, method)
         self.asked[host, exchange.path] += 1
         self.begun_s[host].append(asyncio.get_running_loop().time())
         self.at_once[host] += 1
@@ -165,7 +168,9 @@ class WebServer:
 
     async def _answer(self, exchange: Exchange) -> None:
         sort = exchange.host.partition("-")[0]
-        if page := self.pages.get((exchange.host, exchange.path)):
+        if code := self.faults.get((exchange.host, exchange.path)):
+            await exchange.send(b"", code=code)
+        elif page := self.pages.get((exchange.host, exchange.path)):
             await exchange.send(page[0], *page[1])
         elif exchange.path == "/robots.txt":
             await self._robots(exchange, sort)

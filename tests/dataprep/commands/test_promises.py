@@ -56,6 +56,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "inspect": ("{dataset}",),
     "map": ("{fetched}", "--column", "name=tests.support.mapped:keys", "--workers", "1"),
     "plan-input": ("--accelerator", "v4-32", "--images-per-s", "1000", "--image-size", "224"),
+    "recheck": ("{fetched}", "--output", "{world}/check", *WEB),
     "remove": ("{fetched}", "--keys", "{code}/pins.txt", "--dry-run", "--allow-missing"),
     "replicate": ("{dataset}", "--to", "{world}/copied", "--workers", "1", "--region-policy", "warn"),
     "retry-failed": ("{fetched}", *WEB),
@@ -81,7 +82,7 @@ READ_ONLY = {"bench", "check-region", "diagnose", "inspect", "plan-input", "tpu 
 SHOWN_ELSEWHERE = {
     "adopt", "bench", "build coco", "build coco-dup5", "build folder", "build imagenet-fake", "build laion",
     "build table", "card", "check-region", "convert", "create-bucket", "demo-data", "diagnose", "inspect", "plan-input",
-    "replicate", "select", "tpu setup", "verify", "watch",
+    "recheck", "replicate", "select", "tpu setup", "verify", "watch",
 }  # fmt: skip
 """Commands whose JSON their own tests read; setup installs packages."""
 IN_PROCESSES = {
@@ -90,6 +91,7 @@ IN_PROCESSES = {
     "convert",
     "diagnose",
     "map",
+    "recheck",
     "retry-failed",
     "replicate",
     *(name for name in CASES if "build" in name),
