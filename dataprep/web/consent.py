@@ -222,7 +222,7 @@ def rules_of(agent: str, http_code: int, body: bytes = b"", others: Sequence[str
         others: Other agents; the groups that name one of them are in `Rules.others`.
     """
     if http_code == 200:
-        text = body[:MAX_ROBOTS_BYTES].decode("utf-8-sig", "replace")
+        text = _text(body[:MAX_ROBOTS_BYTES])
         lower = text.lower()
         named = {other: _parsed(other, text, named=True) for other in others if other.lower() in lower}
         rules = _parsed(agent, text)
@@ -459,10 +459,14 @@ def _permits(licence: ElementTree.Element, space: str) -> Says:
     return "conditions" if limited else "yes"
 
 
+def _text(data: bytes) -> str:
+    """Decode UTF-8, or what begins with the byte order mark of UTF-16, which nobody should send and some do."""
+    return data.decode("utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig", "replace")
+
+
 def _xml(data: bytes) -> ElementTree.Element:
     """Parse XML without a document type, in UTF-8 or with a byte order mark. Raises FormatError."""
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
-    text = data[: MAX_PACKET_BYTES + 1].decode(encoding, "replace")
+    text = _text(data[: MAX_PACKET_BYTES + 1])
     if len(data) > MAX_PACKET_BYTES or "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise FormatError(f"{len(data):,} bytes of XML, or a document type; neither is read")
     try:

@@ -424,3 +424,65 @@ def test_nested_elements_are_read_in_linear_time():
     assert [each.signal for each in xmp(PROPERTIES.format(nested).encode(), "u")][:1] == ["XMP rights"]
     with contextlib.suppress(FormatError):
         licences_of(b"<rsl>" + b"<content>" * depth + b"</content>" * depth + b"</rsl>")
+
+
+@pytest.mark.parametrize("charset", ["utf-8-sig", "utf-16", "latin-1"])
+def test_the_files_of_a_site_are_read_in_another_charset(web, fetch, charset):
+    due = {}
+    for path, text in {
+        "/robots.txt": "# für alle\nUser-agent: *\nContent-Signal: ai-train=no\n",
+        "/ai.txt": "# für alle\nUser-agent: *\nDisallow: /\n",
+        "/.well-known/tdmrep.json": '[{"location": "/", "tdm-reservation": 1}]',
+    }.items():
+        host = f"{path.rpartition('/')[2].partition('.')[0]}.{DOMAIN}"
+        web.pages[host, path] = text.encode(charset), ("Content-Type: text/plain; charset=us-ascii",)
+        due[web.url("/image/1", host)] = {"/robots.txt": "Content-Signal", "/ai.txt": "ai.txt"}.get(path, "TDMRep")
+    found = fetch([*due], consent=Consent.PUBLISHED)
+    assert [outcome.evidence and outcome.evidence.signal for outcome in found] == [*due.values()]
+
+
+def test_of_a_megabyte_of_rules_the_beginning_counts_and_a_cut_table_is_a_condition(web, fetch):
+    rules = {
+        "first": b"User-agent: *\nDisallow: /image/\n" + b"# more\n" * 150_000,
+        "last": b"# more\n" * 150_000 + b"User-agent: *\nDisallow: /image/\n",
+        "many": b"User-agent: *\n" + b"Allow: /x\n" * 100_000,
+    }
+    for name, body in rules.items():
+        web.pages[f"{name}.{DOMAIN}", "/robots.txt"] = body, ()
+    table = [{"location": f"/{number}", "tdm-reservation": 0} for number in range(25_000)]
+    web.pages[f"table.{DOMAIN}", "/.well-known/tdmrep.json"] = json.dumps(table).encode(), ()
+    urls = [web.url("/image/1", f"{name}.{DOMAIN}") for name in (*rules, "table")]
+    for policy, last in ((Consent.PUBLISHED, Status.SUCCESS), (Consent.STRICT, Status.OPT_OUT)):
+        statuses = [outcome.status for outcome in fetch(urls, consent=policy)]
+        assert statuses == [Status.ROBOTS, Status.SUCCESS, Status.ROBOTS, last]
+
+
+def test_each_site_of_a_redirect_is_asked_and_a_later_no_counts(web, fetch):
+    there, url = f"other.{DOMAIN}", web.url("/elsewhere/1")
+    web.robots[f"host.{DOMAIN}"] = "User-agent: *\nContent-Signal: ai-train=yes\n"
+    web.robots[there] = "User-agent: *\nContent-Signal: ai-train=no\n"
+    (outcome,) = fetch([url], consent=Consent.PUBLISHED)
+    assert (outcome.status, outcome.evidence.url) == (Status.OPT_OUT, web.url("/robots.txt", there))
+    assert not web.asked[there, "/image/1.jpg"]
+    web.robots[there] = "User-agent: *\nContent-Signal: ai-train=yes\n"
+    web.pages[there, "/image/1.jpg"] = picture(), ("Content-Usage: train-ai=n",)
+    (outcome,) = fetch([url], consent=Consent.PUBLISHED)
+    said = outcome.evidence
+    assert (said.signal, said.url, said.despite) == (
+        "Content-Usage",
+        web.url("/image/1.jpg", there),
+        ("Content-Signal",),
+    )
+    web.robots[f"host.{DOMAIN}"] = "User-agent: *\nContent-Signal: ai-train=no\n"
+    web.asked.clear()
+    assert fetch([url], consent=Consent.PUBLISHED)[0].evidence.url == web.url("/robots.txt")
+    assert not any(host == there for host, _ in web.asked)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 0x7FFFFFFF, 0xFFFFFFFF])
+@pytest.mark.parametrize(("fmt", "before"), [("JPEG", b"jumb"), ("JPEG", b"jumd"), ("PNG", b"jumb"), ("PNG", b"caBX")])
+def test_boxes_of_c2pa_with_hostile_lengths_are_a_condition_or_nothing(fmt, before, length):
+    data = signed_no(fmt)
+    at = data.index(before) - 4
+    said = said_by(data[:at] + length.to_bytes(4) + data[at + 4 :])
+    assert said in ([], [("C2PA", "conditions")], [("C2PA", "no")])
