@@ -1,6 +1,7 @@
 """Images/s, CPU time and memory of `dataprep build laion`, beside img2dataset, encoding alone and plain loops.
 
     python benchmarks/laion.py --corpus DIR --json laion.json
+    python benchmarks/laion.py --also ../before     with another checkout of this project, whose extensions are built
 
 The web is one process on loopback (image_server.py), which shares the cores with the program that fetches from it. All
 shrink the shorter side to 256 pixels and never enlarge (keep_ratio, area, JPEG of quality 95), and keep the bytes of
@@ -52,6 +53,7 @@ IMG2DATASET = ROOT / ".bench-venv/img2dataset/bin/img2dataset"
 OFFLINE = {"WANDB_MODE": "disabled", "NO_ALBUMENTATIONS_UPDATE": "1", "HF_HUB_OFFLINE": "1"}
 """Variables that keep img2dataset from calling other servers than the benchmark's."""
 START_IMAGES = 8
+OURS = ("ours", "also")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,16 +70,18 @@ class Contender(NamedTuple):
     """One row of the table."""
 
     group: str
-    """`ours`, `a`, `b` or `c`."""
+    """`ours`, `also`, `a`, `b` or `c`."""
     processes: int
     threads: int = 0
     """Threads of img2dataset in each process."""
+    folder: Path = ROOT
+    """Checkout whose build runs."""
 
     @property
     def title(self) -> str:
         how = f"{self.processes} process{'es' if self.processes > 1 else ''}"
-        if self.group == "ours":
-            return f"dataprep build laion, {how}"
+        if self.group in OURS:
+            return f"dataprep build laion, {how}" + (f", {self.folder.name}" if self.group == "also" else "")
         alone = {"a": f"(a) encoding alone, {how}", "c": f"(c) fetching and encoding in plain loops, {how}"}
         return alone.get(self.group, f"(b) img2dataset, {how} x {self.threads} threads")
 
@@ -89,7 +93,7 @@ class Contender(NamedTuple):
         elif self.group == "c":
             words = [sys.executable, PEERS / "fetch_and_encode.py", given.table, "--out", out]
             words += ["--processes", self.processes]
-        elif self.group == "ours":
+        elif self.group in OURS:
             words = [DATAPREP, "build", "laion", "--source", given.table, "--output", out, "--format", "webdataset"]
             words += ["--contact", "mailto:benchmark@example.org", "--allow-network", "127.0.0.0/8", "--json"]
             words += ["--rows-per-shard", given.rows_per_shard, "--workers", self.processes]
@@ -157,8 +161,11 @@ class Bench:
 
     def _once(self, contender: Contender, given: Input) -> Measurement:
         out = self._work / "out"
-        measured = measure(contender.command(given, out), levelled_environment(**OFFLINE))
-        if contender.group in ("ours", "b"):
+        environment = levelled_environment(**OFFLINE)
+        if contender.group == "also":
+            environment["PYTHONPATH"] = str(contender.folder)
+        measured = measure(contender.command(given, out), environment)
+        if contender.group in (*OURS, "b"):
             self._compare(contender, given, out)
         if contender.group != "a":
             shutil.rmtree(out)
@@ -222,8 +229,10 @@ def main() -> None:
     parser.add_argument("--rows-per-shard", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--threads", type=int, nargs="*", default=[32, 64], help="numbers of threads of img2dataset")
+    parser.add_argument("--also", type=Path, nargs="*", default=[], help="other checkouts of this project")
     options = parser.parse_args()
     contenders = [Contender(group, options.processes) for group in ("ours", "a", "c")]
+    contenders += [Contender("also", options.processes, folder=folder.resolve()) for folder in options.also]
     if IMG2DATASET.exists():
         contenders += [Contender("b", options.processes, count) for count in options.threads]
     elif options.threads:
