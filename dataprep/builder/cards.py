@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -24,6 +25,7 @@ from dataprep.errors import ConflictError
 from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import image_suffix, metadata_file
 from dataprep.messages import human_bytes, printable, shortened
+from dataprep.sources import BUILT
 from dataprep.sources.base import UNSTATED
 from dataprep.storage import Storage
 from dataprep.storage.base import TooLargeError
@@ -37,17 +39,44 @@ _INDEX_COLUMNS = {"key": "sc:Text", "label": "sc:Integer", "height": "sc:Integer
 _TYPES = {"bool": "sc:Boolean", "float32": "sc:Float", "float64": "sc:Float", "int64": "sc:Integer"}
 
 
-def croissant_bytes(manifest: Manifest, licence: str) -> bytes:
-    """Return the content of `croissant.json`; the licence is empty if none was stated."""
-    return json.dumps(_document(manifest, licence), indent=1, sort_keys=True, ensure_ascii=True).encode() + b"\n"
+RESPONSIBLE = {
+    "data_limitations": "rai:dataLimitations",
+    "data_biases": "rai:dataBiases",
+    "personal_sensitive_information": "rai:personalSensitiveInformation",
+    "data_use_cases": "rai:dataUseCases",
+    "data_social_impact": "rai:dataSocialImpact",
+    "has_synthetic_data": "rai:hasSyntheticData",
+}
+"""Properties of Croissant RAI 1.0 that only a person knows, by the name of the fact. With the two of provenance, which
+are known here, they are those that NeurIPS 2026 requires."""
+PUBLISHED = {"creator": "creator", "date_published": "datePublished", "url": "url"}
+"""Properties that Croissant 1.1 requires and a manifest does not have, by the name of the fact."""
+
+
+def croissant_bytes(manifest: Manifest, licence: str, facts: Mapping[str, Json] | None = None) -> bytes:
+    """Return the content of `croissant.json`; the licence is empty if none was stated.
+
+    Args:
+        facts: What only a person knows, by the names in RESPONSIBLE and PUBLISHED.
+    """
+    document = _document(manifest, licence) | _stated(facts or {})
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True).encode() + b"\n"
+
+
+def _stated(facts: Mapping[str, Json]) -> Node:
+    names = RESPONSIBLE | PUBLISHED
+    found: Node = {names[name]: value for name, value in facts.items() if name in names}
+    if isinstance(creator := found.get("creator"), str):
+        found["creator"] = {"@type": "sc:Organization", "name": creator}
+    return found
 
 
 def _document(manifest: Manifest, licence: str) -> Node:
     name = printable(manifest.name)
-    return {
-        "@context": json.loads(_data("croissant_context.json")),  # the one that Croissant 1.0 prescribes
+    return _provenance(manifest) | {
+        "@context": json.loads(_data("croissant_context.json")),  # the one that Croissant 1.1 recommends, and PROV
         "@type": "sc:Dataset",
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "conformsTo": ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"],
         "description": f"{name}: {sum(split.samples for split in manifest.splits):,} images. "
         f"Origin: {printable(manifest.origin) or 'unknown'}",
         "distribution": list(_distribution(manifest)),
@@ -57,6 +86,37 @@ def _document(manifest: Manifest, licence: str) -> Node:
         "url": MANIFEST,
         "version": f"1.0.{manifest.revision}",
     }
+
+
+def _provenance(manifest: Manifest) -> Node:
+    """Describe where the images come from and what was done with them, in the words of PROV and RAI."""
+    origin, of = printable(manifest.origin), printable(manifest.converted_from) or printable(manifest.name)
+    source: Node = {"@type": "prov:Entity", "prov:label": f"{of}: {origin or UNSTATED}"}
+    if re.match("https?://", origin):
+        source["@id"] = origin
+    counts = Counter[str]()
+    for split in manifest.splits:
+        counts.update(split.reasons or split.rejected)
+    left_out = {reason: count for reason, count in sorted(counts.items()) if count and reason != "success"}
+    how = {"decode": "every image was decoded", "header": "headers of images were read", "none": "no image was checked"}
+    steps = [f"{manifest.format}, plan {manifest.plan_hash}", how.get(manifest.checked, manifest.checked)]
+    steps += [f"{count:,} left out: {printable(reason)}" for reason, count in left_out.items()]
+    activities: list[Json] = [_activity("adoption" if is_adopted(manifest) else "build", "; ".join(steps))]
+    for change in manifest.changes:
+        activities.append(_activity(change.kind, f"revision {change.revision}, {printable(change.split)}"))
+    found: Node = {"prov:wasDerivedFrom": source, "prov:wasGeneratedBy": activities}
+    if any(split.statuses for split in manifest.splits):
+        found["rai:dataCollectionType"] = "Web Scraping"
+    dataset = BUILT.get(built_as(manifest))
+    if dataset is not None and dataset.generated:
+        found["rai:hasSyntheticData"] = True
+    if dataset is not None and dataset.citation and dataset.licence == manifest.licence:
+        found["citeAs"] = dataset.citation
+    return found
+
+
+def _activity(label: str, description: str) -> Node:
+    return {"@type": "prov:Activity", "prov:label": f"dataprep {label}", "description": description}
 
 
 # Files
@@ -219,15 +279,15 @@ _SIZES = (
 """The Hub's categories of sizes, each with the number of samples where the next one begins."""
 
 
-def cards_of(manifest: Manifest) -> dict[str, bytes]:
-    """Return the cards of a dataset by their names: the same manifest gives the same bytes."""
-    cards = {README: readme(manifest).encode(), CROISSANT: croissant_bytes(manifest, stated_licence(manifest))}
+def cards_of(manifest: Manifest, facts: Mapping[str, Json] | None = None) -> dict[str, bytes]:
+    """Return the cards of a dataset by their names: the same manifest and facts give the same bytes."""
+    cards = {README: readme(manifest).encode(), CROISSANT: croissant_bytes(manifest, stated_licence(manifest), facts)}
     if manifest.format == "webdataset" and not is_adopted(manifest):
         cards[WDS_INFO] = wds_info(manifest)
     return cards
 
 
-def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
+def write_cards(storage: Storage, manifest: Manifest, facts: Mapping[str, Json] | None = None) -> list[str]:
     def write(card: tuple[str, bytes]) -> list[str]:
         name, data = card
         try:
@@ -236,19 +296,24 @@ def write_cards(storage: Storage, manifest: Manifest) -> list[str]:
             return []  # written or edited by the user
 
     with ThreadPoolExecutor(2, thread_name_prefix="dataprep-cards") as threads:
-        written = [name for names in threads.map(write, cards_of(manifest).items()) for name in names]
+        written = [name for names in threads.map(write, cards_of(manifest, facts).items()) for name in names]
     _tidy(storage)
     return written
 
 
-def replace_cards(storage: Storage, manifest: Manifest, only: Mapping[str, str] | None = None) -> list[str]:
+def replace_cards(
+    storage: Storage,
+    manifest: Manifest,
+    only: Mapping[str, str] | None = None,
+    facts: Mapping[str, Json] | None = None,
+) -> list[str]:
     """Replace the cards that differ, and return their names.
 
     Args:
         only: Replace only the cards with these SHA-256 digests, and add none; None replaces and adds all.
     """
     written = []
-    for name, data in cards_of(manifest).items():
+    for name, data in cards_of(manifest, facts).items():
         found = read_card(storage, name)
         if found == data or (only is not None and (found is None or _sha256(found) != only.get(name))):
             continue

@@ -2,10 +2,23 @@
 
 import json
 import re
+import tomllib
+from pathlib import Path
 
+import jsonschema
+import pytest
+
+import dataprep as functions
+from dataprep.builder.cards import PUBLISHED, RESPONSIBLE
+from dataprep.errors import UsageError
+from tests.dataprep.builder.test_croissant import read
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep, succeeds
+from tests.support.card_examples import CARDS as EXAMPLES
+from tests.support.card_examples import FACTS, example_cards, plain
 from tests.support.own_data import class_folders
+
+SCHEMA = Path(__file__).parents[3] / "docs/eu-summary.schema.json"
 
 CARDS = ("README.md", "croissant.json")
 
@@ -67,3 +80,37 @@ def test_a_build_names_a_card_of_another_plan_that_stays(tmp_path):
     assert run.returncode == 0 and f"dataprep card {output} --overwrite" in run.stderr
     assert dataprep("card", output, "--overwrite").returncode == 0
     assert "Plan: `00000000" not in card.read_text()
+
+
+def test_the_cards_of_the_documents_are_those_of_two_builds(tmp_path):
+    """Written again by python -m tests.support.card_examples; each passes its schema, and mlcroissant."""
+    found = example_cards(tmp_path)
+    assert {name: plain(text) for name, text in found.items()} == {
+        path.name: plain(path.read_text()) for path in EXAMPLES.iterdir() if path != FACTS
+    }
+    schema = json.loads(SCHEMA.read_text())
+    names = {*(RESPONSIBLE | PUBLISHED).values(), "prov:wasDerivedFrom", "prov:wasGeneratedBy"}
+    for name, url in {"coco-dup5": tmp_path / "coco-dup5", "laion": tmp_path / "data"}.items():
+        jsonschema.validate(json.loads(found[f"{name}-eu-summary.json"]), schema)
+        (url / "croissant.json").write_text(found[f"{name}-croissant.json"])
+        assert names <= json.loads(found[f"{name}-croissant.json"]).keys()
+        assert read(url, tmp_path / name)["errors"] == []
+
+
+def test_facts_that_are_missing_are_asked_for_and_unknown_ones_refused(tmp_path):
+    output = built(class_folders(tmp_path / "pets"), tmp_path / "out")
+    facts = tmp_path / "facts.toml"
+    facts.write_text('data_biases = "cats"\nlicensed_used = true\n')
+    run = dataprep("card", output, "--facts", facts, "--complete")
+    assert run.returncode == 1
+    assert "to be given with --facts: data_limitations, personal_" in run.stderr
+    summary = json.loads(dataprep("card", output, "--eu", "--json", "--facts", facts).stdout)
+    assert {"provider", "licensed_modalities", "crawlers_used"} <= {*summary["unanswered"]}
+    assert not {"data_biases", "licensed_used", "private_modalities", "crawl_period"} & {*summary["unanswered"]}
+    assert "To be answered by the provider (`provider`)" in dataprep("card", output, "--eu").stdout
+    facts.write_text('data_biasses = "cats"\n')
+    with pytest.raises(UsageError, match="no fact is called data_biasses; did you mean data_biases"):
+        functions.card(output, facts=facts)
+    stated = tomllib.loads(FACTS.read_text()) | dict.fromkeys(summary["unanswered"], "x")
+    facts.write_text("".join(f"{name} = {json.dumps(value, default=str)}\n" for name, value in stated.items()))
+    assert dataprep("card", output, "--eu", "--facts", facts, "--complete").returncode == 0
