@@ -111,6 +111,6 @@ def test_facts_that_are_missing_are_asked_for_and_unknown_ones_refused(tmp_path)
     facts.write_text('data_biasses = "cats"\n')
     with pytest.raises(UsageError, match="no fact is called data_biasses; did you mean data_biases"):
         functions.card(output, facts=facts)
-    stated = tomllib.loads(FACTS.read_text()) | dict.fromkeys(summary["unanswered"], "x")
+    stated = tomllib.loads(FACTS.read_text()) | dict.fromkeys((*summary["unanswered"], "licensed_used"), False)
     facts.write_text("".join(f"{name} = {json.dumps(value, default=str)}\n" for name, value in stated.items()))
     assert dataprep("card", output, "--eu", "--facts", facts, "--complete").returncode == 0
