@@ -97,7 +97,7 @@ class Question(NamedTuple):
 
     section: str
     fact: str
-    """Its name in the file of facts."""
+    """Name of the fact in the file of facts."""
     when: str
     """Name of the fact because of which it does not apply if that is No."""
     optional: str

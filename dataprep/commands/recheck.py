@@ -140,7 +140,7 @@ class Answers:
     """What came for the images of one shard."""
 
     shard: str
-    """Its parquet file."""
+    """Parquet file of the shard."""
     consent: str
     allow_networks: tuple[str, ...]
     asked: str
