@@ -1,6 +1,6 @@
 # Image for workers of Beam's remote runners: Beam's own worker, with the driver's Python, this package and what builds
 # need, also those of tables of URLs. tests/test_image.py reads this file; tests/cluster/test_image.py builds with its environment.
-#   docker build --build-arg PYTHON_VERSION=3.11 --tag REGISTRY/dataprep:0.2.0 . && docker push REGISTRY/dataprep:0.2.0
+#   docker build --build-arg PYTHON_VERSION=3.11 --tag REGISTRY/dataprep:0.3.0 . && docker push REGISTRY/dataprep:0.3.0
 # The image and the driver must have the same Beam: constraints.txt has the same version, which a test compares.
 ARG BEAM_VERSION=2.77.0
 ARG PYTHON_VERSION=3.11

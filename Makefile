@@ -42,7 +42,7 @@ python:
 
 $(BIN)/uv: | python
 	$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==0.13.9
 
 .venv/.demo: $(BIN)/uv setup.cfg setup.py constraints.txt Makefile $(VERSION) | python
 	$(BIN)/uv pip install --quiet --python $(BIN)/python -c constraints.txt -e '.[demo,report,xla]'

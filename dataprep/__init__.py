@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from dataprep.verification.run import Report
     from loaders.loader import open_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "ColumnType",
     "Columns",

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Pin every package, for Python 3.11 to 3.13 at once: constraints.txt for the extras of setup.cfg, the two lists of
-# packages for TPU VMs, which exclude each other, and the environments of the benchmarks' peers. Where the newest version
-# needs a newer Python, older Pythons get the last one that serves them. Versions do not change without an option of
-# `uv pip compile` such as --upgrade or --upgrade-package NAME. At the end it says what changed: name, old, new.
+# Pin every package, for Python 3.11 to 3.13 at once: constraints.txt for the extras of setup.cfg, requirements.txt with
+# hashes for those that need no framework, the two lists of packages for TPU VMs, which exclude each other, and the
+# environments of the benchmarks' peers. Where the newest version needs a newer Python, older Pythons get the last one
+# that serves them. Versions do not change without an option of `uv pip compile` such as --upgrade or
+# --upgrade-package NAME. At the end it says what changed: name, old, new.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,12 @@ compile() { # OUTPUT ARGUMENT...
 extras=$(sed -n '/^\[options.extras_require\]/,/^\[tool/s/^\([a-z0-9-]*\) =$/--extra \1/p' setup.cfg | grep -v tpu-)
 # shellcheck disable=SC2086  # $extras is several words on purpose
 compile constraints.txt --universal --python-version 3.11 $extras setup.cfg "$@"
+# The same versions with their hashes, for `pip install --require-hashes`: what builds and loaders need.
+# Beam, which is none of them, allows no Pillow 13.
+grep -v '^pillow==' constraints.txt > .venv/but-pillow.txt
+# shellcheck disable=SC2046
+compile requirements.txt --universal --python-version 3.11 --generate-hashes --constraints .venv/but-pillow.txt \
+    $(printf -- '--extra %s ' demo report laion hf s3 select metrics) setup.cfg "$@"
 for framework in torch jax; do
     pins=dataprep/data/tpu-$framework.txt
     comment=$(head -1 "$pins")

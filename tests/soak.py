@@ -164,6 +164,7 @@ RECIPES = {
 fitting, learning = on_use("tests.support.fitting"), on_use("tests.support.learning")
 training, training_fsdp = on_use("tests.support.training"), on_use("tests.support.training_fsdp")
 training_changes = on_use("tests.support.training_changes")
+watched_runs = on_use("tests.support.watched_runs")
 training_jax, training_jax_mae = on_use("tests.support.training_jax"), on_use("tests.support.training_jax_mae")
 STATE = Path("build/soak")
 MIXTURES_A_CASE = 200
@@ -628,6 +629,25 @@ def train_jax() -> Iterator[Case]:
     yield "flags and vision transformers", lambda folder: training_jax_mae.variants(training_data(), folder)
 
 
+LOG_KILLS = 20
+
+
+def train_watched() -> Iterator[Case]:
+    """Logs in a bucket, traces of runs and the time of their causes, as TensorBoard and xprof read them."""
+    yield f"killed {LOG_KILLS} times, logs in a bucket", _logs_killed
+    for framework in ("torch", "jax"):
+        yield f"a trace of {framework}", partial(_traced, framework)
+    yield "delays are counted for their causes", lambda folder: watched_runs.counted_delays(training_data(), folder)
+
+
+def _logs_killed(_folder: Path) -> str:
+    return watched_runs.killed_logs(training_data(), bucket_url("logs"), LOG_KILLS, random.Random(0))
+
+
+def _traced(framework: str, folder: Path) -> str:
+    return watched_runs.traced(training_data(), folder, framework)
+
+
 def train_devices() -> Iterator[Case]:
     for devices in (4, 8):
         yield f"{devices} devices, 50 steps", partial(_train_devices, devices)
@@ -961,6 +981,7 @@ SHOWS = {
     "train-devices": train_devices,
     "train-jax": train_jax,
     "train-learns": train_learns,
+    "train-watched": train_watched,
     "tutorials": tutorials,
     "rechecks": rechecks,
 }

@@ -1,22 +1,19 @@
-"""Workflows, forms and pages about the project agree with the Makefile, the Pythons, and the names that stay."""
+"""Workflows, forms and pages about the project agree with the Makefile and the Pythons."""
 
 from __future__ import annotations
 
-import ast
 import re
 
 import pytest
 import yaml
 
 from dataprep import __version__
-from dataprep.commands.train import ENTRIES
 from scripts.check_python import SUPPORTED
 from tests.support.markdown import ROOT
-from tests.test_setup import EXTRAS, SETUP
+from tests.test_setup import SETUP
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 FORMS = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("[0-9]*.yml"))
-DEPRECATIONS = (ROOT / "docs/deprecations.md").read_text()
 PINNED = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
 
 
@@ -65,45 +62,3 @@ def test_forms_name_commands_that_exist():
     shown = {name for path in FORMS for name in re.findall(r"`dataprep ([a-z][a-z-]+)", path.read_text())}
     assert shown == {"demo-data", "diagnose"}
     assert all((ROOT / "dataprep/commands" / f"{name.replace('-', '_')}.py").exists() for name in shown)
-
-
-def test_names_that_stay_are_those_of_the_package():
-    rows = re.findall(r"^\| (`[^|]*) \| ([^|]*)\|", DEPRECATIONS, re.MULTILINE)
-    scripts = {name.strip("`"): entry.strip("` ") for name, entry in rows if name.startswith("`dataprep")}
-    listed = SETUP["options.entry_points"]["console_scripts"].strip().splitlines()
-    assert set(scripts) == {line.partition(" = ")[0] for line in listed}
-    assert {entry: name for name, entry in scripts.items() if entry} == {
-        entry: each.script for entry, each in ENTRIES.items()
-    }
-    extras = {
-        extra for names, _ in rows if not names.startswith("`dataprep") for extra in re.findall("`([^`]+)`", names)
-    }
-    assert extras - {"__all__", "dataprep.datasets"} >= EXTRAS.keys() - {""}
-    assert "datasets, plans" in DEPRECATIONS
-
-
-WARNINGS = {"DeprecationWarning", "FutureWarning", "PendingDeprecationWarning"}
-
-
-def test_no_name_is_deprecated_without_a_line_on_the_page():
-    """Add to the page what is deprecated, and to this test that the old name warns and still works."""
-    found = []
-    for package in ("dataprep", "loaders", "pipelines", "train"):
-        for path in (ROOT / package).rglob("*.py"):
-            text = path.read_text()
-            if not any(name in text for name in WARNINGS):
-                continue
-            named = {node.args[1].id for node in ast.walk(ast.parse(text)) if is_warning(node)}
-            found += [str(path.relative_to(ROOT)) for name in named & WARNINGS]
-    assert found == []
-    assert DEPRECATIONS.partition("## Deprecated now\n")[2].strip() == "None."
-
-
-def is_warning(node: ast.AST) -> bool:
-    """Whether a node is `warnings.warn(…, SomeWarning)`."""
-    return (
-        isinstance(node, ast.Call)
-        and ast.unparse(node.func).endswith("warn")
-        and len(node.args) > 1
-        and isinstance(node.args[1], ast.Name)
-    )

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from dataprep.cloud.tpu.worker import UV
 from dataprep.errors import DISTRIBUTION
 from loaders.decode.decoders import extension_available
 from pipelines.engines import BEAM, ENGINES
@@ -62,9 +63,9 @@ def pins_of(file: str, python: str) -> dict[str, str]:
     environment = environment_of(python)
     found = {}
     for line in (ROOT / file).read_text().splitlines():
-        if line.startswith("#"):
+        if line.startswith(("#", "    --hash=")):
             continue
-        requirement = Requirement(line)
+        requirement = Requirement(line.removesuffix(" \\"))
         if requirement.marker is None or requirement.marker.evaluate(environment):
             (pin,) = requirement.specifier
             assert pin.operator == "=="
@@ -166,8 +167,29 @@ def test_codecs_have_the_same_version_in_every_environment(file: str, python: st
     assert {name: theirs[name] for name in shared} == {name: ours[name] for name in shared}
 
 
+@pytest.mark.parametrize("python", SUPPORTED)
+def test_requirements_have_hashes_and_the_same_versions_but_of_pillow(python: str):
+    """Beam allows no Pillow 13, and is none of their extras."""
+    extras = ("", "demo", "report", "laion", "hf", "s3", "select", "metrics")
+    ours, theirs = pins_of("constraints.txt", python), pins_of("requirements.txt", python)
+    needed = [requirement for extra in extras for requirement in requirements_of(extra, python)]
+    assert {canonicalize_name(requirement.name) for requirement in needed} <= theirs.keys()
+    assert {name for name, version in theirs.items() if version != ours[name]} <= {"pillow"}
+    pins = re.split(r"^(?=\S)", (ROOT / "requirements.txt").read_text(), flags=re.MULTILINE)
+    assert [pin for pin in pins if pin and "--hash=sha256:" not in pin] == []
+
+
+def test_uv_has_one_version_here_and_on_workers():
+    assert f"pip install --quiet --disable-pip-version-check {UV}\n" in (ROOT / "Makefile").read_text()
+
+
 def test_no_file_holds_the_address_of_an_index():
-    for path in [ROOT / "constraints.txt", *ROOT.glob("benchmarks/*.txt"), *ROOT.glob("dataprep/data/tpu-*.txt")]:
+    for path in [
+        ROOT / "constraints.txt",
+        ROOT / "requirements.txt",
+        *ROOT.glob("benchmarks/*.txt"),
+        *ROOT.glob("dataprep/data/tpu-*.txt"),
+    ]:
         assert "://" not in path.read_text(), path
 
 

@@ -53,7 +53,7 @@ PARTS = {
         "benchmarks/README",
         "CHANGELOG",
     ),
-    "The project": ("CONTRIBUTING", "docs/deprecations", "docs/architecture", "docs/decisions/README"),
+    "The project": ("CONTRIBUTING", "docs/architecture", "docs/decisions/README"),
 }
 """Documents by the part's heading, tutorials in the order of need; a `*` stands for all names, sorted."""
 BELOW = {"docs/decisions/README": ("docs/decisions/*",)}
