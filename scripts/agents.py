@@ -79,6 +79,7 @@ STEPS = (
     ),
     Step("Images downloaded politely and packed.", f"{LAION} {POLITE}"),
     Step("Rows that failed, fetched again.", f"dataprep retry-failed web-shards {POLITE}"),
+    Step("Sites asked again for the images' use.", f"dataprep recheck web-shards --output recheck {POLITE}"),
     Step("The server's end.", "kill $(cat server.pid)"),
     Step(
         "The rate of the loader on these data.",

@@ -28,7 +28,7 @@ from train.telemetry.goodput import GOODPUT_FILE
 from train.telemetry.logs import complete_bytes
 
 LOST_S = 30.0
-"""Most that a kill may take from the logs in a bucket."""
+"""Seconds of logs in a bucket that a kill may take."""
 
 
 @cache
