@@ -95,7 +95,7 @@ def test_from_disk_to_disk_nothing_is_paid(tmp_path):
     ("source", "target", "reason"),
     [
         ("gs://priced-us/out", "{disk}", "this machine reads the bucket; `dataprep check-region` says what that costs"),
-        ("gs://priced-us/out", "gs://priced-hidden/x", "storage.buckets.get is missing"),
+        ("gs://priced-us/out", "gs://priced-hidden/x", "neither permission storage.buckets.get"),
     ],
 )
 def test_a_price_that_is_not_known_says_why(source, target, reason, tmp_path):
