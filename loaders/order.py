@@ -117,7 +117,7 @@ def ramped(first: Batches, sizes: Sequence[tuple[int, int]]) -> tuple[Batches, .
     found = [first]
     for position, size in sizes:
         number, start, before = found[-1]
-        steps = -(-(position - start) // before)
+        steps = max(0, -(-(position - start) // before))  # none where a batch reaches beyond the position
         found.append(Batches(number + steps, start + steps * before, size))
     return tuple(found)
 

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from dataprep.errors import UsageError
@@ -337,6 +337,7 @@ def test_batches_of_another_size_are_counted_from_the_position_where_they_begin(
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5),
     lengths=st.lists(st.integers(0, 200), min_size=4, max_size=4),
 )
+@example(sizes=[2, 1, 1], lengths=[1, 0, 0, 0])
 def test_each_size_of_a_ramp_holds_for_the_batches_that_begin_there_or_later(sizes, lengths):
     starts = list(zip(itertools.accumulate(lengths, initial=0), sizes, strict=False))
     resized = ramped(Batches(0, 0, sizes[0]), starts[1:])

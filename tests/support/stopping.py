@@ -97,7 +97,8 @@ class Running:
     def ended(self) -> Ended:
         """What became of it, once it has ended."""
         assert self._state == ENDED
-        return Ended(self._code, self._stderr.read_text())
+        is_there = self._stderr.exists()  # not if it was killed before it opened the file
+        return Ended(self._code, self._stderr.read_text() if is_there else "")
 
 
 class Stopper:
