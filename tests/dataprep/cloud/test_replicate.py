@@ -212,7 +212,7 @@ def test_other_bytes_are_never_overwritten(sources, target):
     shard = next(name for name in checksums(sources()) if name.endswith(".tar"))
     num_bytes = checksums(sources())[shard][0]
     open_storage(target).create(shard, bytes(num_bytes))
-    with pytest.raises(ConflictError, match=r"another object exists there already: .* it is not changed"):
+    with pytest.raises(ConflictError, match=r"another object exists there already: .* it was left unchanged"):
         replicate(sources(), target)
     assert list(checksums(target)) == [shard]
     assert open_storage(target).read(shard) == bytes(num_bytes)

@@ -15,7 +15,7 @@ from tests.support.words import replaced
 def test_help_lists_the_commands_in_the_order_in_which_they_are_used():
     shown = CliRunner().invoke(command, ["--help"]).stdout
     assert re.findall(r"^  (\w+)  ", shown.partition("Commands:\n")[2], re.MULTILINE) == [
-        *("plan", "create", "setup", "run", "status", "kill", "exec", "copy", "profile", "delete", "manifest")
+        *("plan", "create", "setup", "run", "status", "kill", "exec", "copy", "profile", "ssh", "delete", "manifest")
     ]
 
 
@@ -37,6 +37,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "exec": (*_PLACE, "--", "true"),
     "copy": (*_PLACE, "code", "copy"),
     "profile": (*_PLACE, "logs", "traces"),
+    "ssh": _PLACE,
     "delete": _PLACE,
     "manifest": ("mae", "--type", "v6e-16", "--image", "image", "--", "dataprep-pretrain-mae"),
 }
@@ -56,6 +57,7 @@ NOT_IN_A_DRY_RUN = {
     "kill": {"yes"},
     "delete": {"yes"},
     "exec": {"workers"},
+    "profile": {"run"},
 }
 """Options that matter only while something runs."""
 
@@ -98,4 +100,4 @@ def test_commands_that_reach_no_worker_have_no_flag_for_its_address():
     with_flag = {
         name for name, found in command.commands.items() if any(each.name == "internal_ip" for each in found.params)
     }
-    assert with_flag == {"setup", "run", "status", "kill", "exec", "copy", "profile"}
+    assert with_flag == {"setup", "run", "status", "kill", "exec", "copy", "profile", "ssh"}
