@@ -44,7 +44,7 @@ class DemoData(Request):
     dataset: Literal["coco", "imagenet", "laion"] = option("Kind of the files.", kw_only=False)
     directory: Path = option("Folder for the files.", kw_only=False)
     images: int = option(
-        "Number of images in train (val is extra); for laion, number of rows of the table.",
+        "Number of images besides those of val; half of coco's have no labels. For laion, number of rows of the table.",
         default=400,
         low=20,
         group=WRITE,

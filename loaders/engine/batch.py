@@ -31,7 +31,7 @@ MAX_CHANGES = 1_000
 
 
 class MixtureChange(TypedDict):
-    """Weights of a mixture's datasets from a position on, as states before 0.2.0 have them."""
+    """Weights of a mixture's datasets from a position on, as states of 0.2.0 and before have them."""
 
     start: Count
     """Images of all ranks before the position."""

@@ -296,7 +296,7 @@ class MixtureLoader(Loader):
         state = super()._expanded(state)
         sequence = state.get("sequence") if isinstance(state, Mapping) else None
         listed = sequence.get("datasets") if isinstance(sequence, Mapping) else None
-        if isinstance(listed, Mapping):  # of 0.1.0
+        if isinstance(listed, Mapping):  # of 0.2.0 and before
             datasets = {
                 name: with_short_plans(each) if isinstance(each, Mapping) else each for name, each in listed.items()
             }
@@ -657,7 +657,7 @@ def _changes(state: Mapping[str, Any], num_datasets: int) -> list[tuple[Change, 
         if isinstance(change, list):
             start, epoch_samples, *weights = change
             counts = state.get("counts", []) if number == len(found) - 1 else None
-        else:  # of 0.1.0
+        else:  # of 0.2.0 and before
             start, weights, counts = change["start"], change["weights"], change["counts"]
             epoch_samples = change.get("epoch_samples", state["sequence"]["epoch_samples"])
         fits = len(weights) <= num_known and 0 < sum(weights) <= MAX_TOTAL and epoch_samples > 0

@@ -149,7 +149,7 @@ INPUT_S, COMPILE_S, SAVE_S, SLEPT = (f"PLANTED_{name}" for name in ("INPUT_S", "
 """Variables with the delay of each batch, of each compilation, and of each fsync of a checkpoint, and with the file to
 which each is written as it ends."""
 IDLE_S, RESTARTS, STEPS, SAVED_STEPS = 7.0, 3, 40, 10
-COUNTED = {"input": 0.5, "compile": 5.0, "checkpoint": 5.0, "idle": IDLE_S}
+COUNTED = {"input": 0.5, "compile": 15.0, "checkpoint": 5.0, "idle": IDLE_S}
 MOST_OFF, MOST_OFF_SUM = 0.05, 0.01
 
 

@@ -368,7 +368,8 @@ class Training(Generic[BackendT]):
             self.logs.evaluation(self.step, self._epoch, found)
         self._evaluated_step = self.step
         if self.checkpoints is not None and self.backend.is_first and self._unread.saved_step == self.step:
-            self.checkpoints.note_evaluated(self.step)
+            with self._goodput.during("checkpoint"):
+                self.checkpoints.note_evaluated(self.step)
         return True
 
     def _is_evaluation_due(self) -> bool:
