@@ -19,7 +19,8 @@ from tests.support.loading import load
 from tests.support.own_data import build_own, class_folders, request
 from tests.support.s3_server import s3_server
 
-SMALL = {"batch_size": 4, "image_size": 16}
+SMALL = {"batch_size": 4, "image_size": 16, "deadline_s": 60.0}
+"""The servers are threads of this process, which other tests may slow down for longer than the usual deadline."""
 
 
 @pytest.fixture
