@@ -63,6 +63,7 @@ if TYPE_CHECKING:
 
 EXCEPT, DUPLICATE, NEAR, DRAWN = "except", "duplicate", "near duplicate", "sample"
 """Reasons of samples that a list names, that are a copy of another or nearly, or that were not drawn."""
+_SAID = {EXCEPT: "listed", DUPLICATE: "duplicate", NEAR: "near duplicate", DRAWN: "not drawn"}
 EXACT = "exact"
 MAX_BITS = 16
 """Most bits in which hashes of near duplicates may differ: unrelated pictures differ in some 32 of 64."""
@@ -105,7 +106,7 @@ class Selection:
         kept, left_out = sum(self.samples.values()), Counter[str]()
         for reasons in self.left_out.values():
             left_out.update(reasons)
-        why = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
+        why = ", ".join(f"{count:,} {_SAID.get(reason, f'not {reason}')}" for reason, count in left_out.items())
         of = counted(kept + left_out.total(), "sample")
         return f"{address(self.url)[1]} keeps {kept:,} of {of}" + (f"; left out: {why}" if why else "")
 

@@ -449,6 +449,8 @@ def _build_missing(
             built += 1
             if line := _rejection_line(build, request, receipt, rejected):
                 progress.log(line)
+    if built < len(missing):
+        progress.log(f"another process built {counted(len(missing) - built, 'shard')} meanwhile")
     return len(missing), built
 
 

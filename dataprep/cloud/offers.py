@@ -184,9 +184,13 @@ def copy_commands(url: str, where: str, reading: Reading, once_usd: float) -> li
     replicate = partial(command_line, "replicate", url, to=_NEW_BUCKET + path.rstrip("/"))
     copy = f"gcloud storage cp -r {shell_words(url)} {_NEW_BUCKET}/"
     if reading.is_dataset is None:
-        other = "other data; the price needs `objects`" if reading.objects_are_assumed else "other data"
+        unpriced = "; `objects` makes its price exact" if reading.objects_are_assumed else ""
         most = ceil(once_usd * _PRICE_MARGIN)
-        return [create, f"{replicate(max_usd=most)}     # a dataset of dataprep", f"{copy}     # {other}"]
+        return [
+            create,
+            f"{replicate(max_usd=most)}     # if dataprep wrote the data; refused above ${most}",
+            f"{copy}     # if not{unpriced}",
+        ]
     return [create, replicate() if reading.is_dataset else copy]
 
 

@@ -257,6 +257,10 @@ class _Row(NamedTuple):
     values: bytes
     """Values as encoded by `Columns.add`."""
 
+    @property
+    def shown(self) -> str:
+        return shown(self.path.decode("utf-8", "surrogateescape"))
+
 
 _ROWS = Codec(msgspec.msgpack.encode, lambda data: _Row(*_ROW_DECODER.decode(data)), "the metadata")
 
@@ -407,8 +411,15 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         pictures = self._collected(
             self._joined(tree.images.in_order(trees.path_bytes), rows.in_order(attrgetter("path")))
         )
-        self._odd_rows.refuse(self._problems)
-        if self._without_row.count and are_all:
+        if self._odd_rows.count and self._odd_rows.count == len(rows):
+            first = self._odd_rows.first
+            self._problems.note(
+                f"{first.where}: {first.shown} does not exist, nor does the picture of any other row; expected paths "
+                f"relative to the metadata file, such as those of the pictures here: {self._without_row}"
+            )
+        else:
+            self._odd_rows.refuse(self._problems)
+        if self._without_row.count and are_all and self._odd_rows.count < len(rows):
             files = ", ".join(file.url for file in tree.metadata[: own_pictures.SHOWN_EXAMPLES])
             self._problems.note(
                 f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
@@ -546,8 +557,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         """Choose whether folders with these names, which hold all images, are classes."""
         if len(names) == 1:
             self._notes.append(
-                f"warning: no labels: all images are in the one folder {names[0]}; with `label_from` folder it is the "
-                "only class"
+                f"warning: no labels: all images are in one folder, {names[0]}; `label_from` folder makes it the only class"
             )
             return own_pictures.NO_LABELS
         self._notes.append(
@@ -628,19 +638,22 @@ class _OddRows:
     """Counts rows without their own image, and keeps the rows with the lowest numbers."""
 
     def __init__(self) -> None:
-        self._count = 0
-        self._first: list[tuple[int, str]] = []
+        self.count = 0
+        self._first: list[tuple[int, _Row, str]] = []
+
+    @property
+    def first(self) -> _Row:
+        return self._first[0][1]
 
     def add(self, row: _Row, *, is_second: bool) -> None:
-        self._count += 1
+        self.count += 1
         if len(self._first) < keys.SHOWN_PROBLEMS or row.number < self._first[-1][0]:
-            image = shown(row.path.decode("utf-8", "surrogateescape"))
-            what = f"{image} does not exist; expected an image for every row: remove the row, or put the file back"
-            what = f"a second row for {image}; remove one" if is_second else what
-            insort(self._first, (row.number, f"{row.where}: {what}"))
+            what = f"{row.shown} does not exist; expected an image for every row: remove the row, or put the file back"
+            what = f"a second row for {row.shown}; remove one" if is_second else what
+            insort(self._first, (row.number, row, f"{row.where}: {what}"))
             del self._first[keys.SHOWN_PROBLEMS :]
 
     def refuse(self, problems: keys.Problems) -> None:
-        for _, text in self._first:
+        for _, _, text in self._first:
             problems.note(text)
-        problems.count += self._count - len(self._first)
+        problems.count += self.count - len(self._first)

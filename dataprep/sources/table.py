@@ -460,7 +460,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         for first, second, _ in keys.same_items(pictures, lambda picture: picture.key.lower()):
             self._problems.note(
                 f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
-                "case; expected every image once: remove a row, or number the samples with `key_from` row"
+                "case; set `key_from` to row or to a column whose values differ, or remove one of two equal rows"
             )
 
     def _refuse_unusable(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:

@@ -45,6 +45,20 @@ def test_rerun_builds_what_is_missing(originals, storage):
     assert built == [0, 2]
 
 
+def test_a_build_says_how_many_shards_another_process_has_built_of_its_own(originals, storage):
+    class Lines(Quiet):
+        def log(self, line):
+            lines.append(line)
+
+    def engine(job, indexes):
+        build_shard(job, indexes[0])  # the other process
+        yield from in_this_process(job, indexes[1:])
+
+    lines = []
+    run_build(request(originals, storage.url), engine, Lines())
+    assert "another process built 1 shard meanwhile" in lines
+
+
 def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage_url, monkeypatch):
     """As in a bucket with a retention policy."""
 

@@ -131,4 +131,4 @@ def test_a_copy_is_made_by_the_command_for_its_kind_of_data():
     }
     assert commands[True][1] == "dataprep replicate gs://b/x/ --to gs://NEW-BUCKET/x"
     assert commands[False][1] == "gcloud storage cp -r gs://b/x/ gs://NEW-BUCKET/"
-    assert commands[None][1].endswith(" --max-usd 2     # a dataset of dataprep")
+    assert commands[None][1].endswith(" --max-usd 2     # if dataprep wrote the data; refused above $2")

@@ -31,7 +31,7 @@ def test_a_view_is_told_in_a_line_and_its_address(shards):
     assert said[-1] == f"{shards}@half"
     samples = samples_of(f"{shards}@half")
     kept = sum(samples.values())
-    assert said[0] == f"half keeps {kept} of {whole} samples; left out: {whole - kept} sample"
+    assert said[0] == f"half keeps {kept} of {whole} samples; left out: {whole - kept} not drawn"
     found = json.loads(succeeds("select", shards, "--name", "half", "--sample", "0.5", "--json").stdout)
     assert (found["url"], found["samples"], found["unknown"]) == (f"{shards}@half", samples, [])
     assert sum(reasons["sample"] for reasons in found["left_out"].values()) == whole - kept

@@ -64,7 +64,7 @@ def test_names_of_splits(tmp_path, names):
     [
         (["1.jpg", "2.jpg"], {"1": "", "2": ""}, None),
         (["a/1.jpg", "b/1.jpg"], {"a/1": "a", "b/1": "b"}, "2 classes, one per folder: a, b"),
-        (["a/1.jpg", "a/2.jpg"], {"a/1": "", "a/2": ""}, "warning: no labels: all images are in the one folder a"),
+        (["a/1.jpg", "a/2.jpg"], {"a/1": "", "a/2": ""}, "warning: no labels: all images are in one folder, a"),
         (["a/1.jpg", "2.jpg"], {"a/1": "", "2": ""}, "1 of 2 images are not in a class folder directly below"),
         (["x/a/1.jpg", "x/b/1.jpg"], {"x/a/1": "", "x/b/1": ""}, "give the folder above them as `source`"),
     ],
@@ -203,6 +203,8 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
     ("names", "rows", "own", "text"),
     [
         (["1.jpg"], ROWS, {}, "metadata.jsonl line 2: '2.jpg' does not exist; expected an image for every row"),
+        (["in/1.jpg", "in/2.jpg"], ROWS, {}, "'1.jpg' does not exist, nor does the picture of any other row"),
+        (["in/1.jpg", "in/2.jpg"], ROWS, {}, "the pictures here: 'in/1.jpg', 'in/2.jpg'"),
         (["1.jpg", "2.jpg", "3.jpg"], ROWS, {}, "no row for 1 of 3 images: '3.jpg'"),
         (["1.jpg", "2.jpg"], [*ROWS, ROWS[0]], {}, "metadata.jsonl line 3: a second row for '1.jpg'"),
         (["1.jpg"], [{"file_name": "1.jpg", "width": 3}], {}, "the name 'width' is taken"),
