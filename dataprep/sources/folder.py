@@ -312,9 +312,9 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
                 )
                 unpacked = f"after {' && '.join(unpack)}, "
             self._notes.append(
-                f"{shown('/'.join(tree.unused_table.parts))} is not metadata by its name: {unpacked}"
-                f"{_table_command(tree)} builds the pictures that it names; a table with a column {FILE_COLUMN} may "
-                "also be called metadata.csv, metadata.jsonl or metadata.parquet"
+                f"{shown('/'.join(tree.unused_table.parts))} is skipped: {unpacked}{_table_command(tree)} builds the "
+                f"pictures that it names; or call it metadata.csv, metadata.jsonl or metadata.parquet, with their paths "
+                f"in a column {FILE_COLUMN}, and its rows describe the pictures here"
             )
         if tree.unused_archive:
             folder = tree.unused_archive.rpartition("/")[0]

@@ -258,7 +258,7 @@ def test_a_table_that_is_passed_over_is_answered_with_the_command_that_reads_it(
     assert passed_over == f"skipped: 1 .{name.rpartition('.')[2]}"
     source = f"{tmp_path} `table` {name}" if "/" in name else shlex.quote(f"{tmp_path}/{name}")
     command = f"dataprep build table `source` {source}"
-    assert note.startswith(f"{name!r} is not metadata by its name: {command} builds the pictures that it names")
+    assert note.startswith(f"{name!r} is skipped: {command} builds the pictures that it names")
     assert "metadata.csv" in note
     with pytest.raises(UsageError) as error:
         opened(tmp_path, label_from="caption")
@@ -271,7 +271,7 @@ def test_a_table_in_an_archive_is_answered_with_the_names_that_are_read(tmp_path
         archive.writestr("pets/labels.csv", "file,label\n1.jpg,cat\n")
         archive.writestr("pets/1.jpg", JPEG)
     note = opened(tmp_path).notes[1]
-    assert note.startswith("'pets/labels.csv' is not metadata by its name: unpacked, dataprep build table builds the")
+    assert note.startswith("'pets/labels.csv' is skipped: unpacked, dataprep build table builds the")
     with pytest.raises(UsageError, match=r"with columns; a table of another name is read by dataprep build table$"):
         opened(tmp_path, label_from="label")
 
