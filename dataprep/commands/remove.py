@@ -300,9 +300,10 @@ def _samples(storage: Storage, manifest: Manifest, listed: Listed, progress: Cal
 def _fetched_rows(storage: Storage, manifest: Manifest, listed: Listed, progress: Callable[[int], None]) -> _Selection:
     """Find the rows of a table of URLs; a row that was tried again is in several shards, under the same key."""
     dataset, (split,) = FetchedDataset(storage, manifest), manifest.splits
+    names = [column.name for column in dataset.options.schema.columns if column.name in NAMING]
     keys: set[str] = set()
     for number, shard in enumerate(split.shards):
-        rows = read_columns(storage, dataset.parquet_file(number), ("key", "url", "sha256"))
+        rows = read_columns(storage, dataset.parquet_file(number), names)
         named = rows.take(from_numpy(np.flatnonzero(listed.named(rows)))).select(["key", "url"])
         keys.update(key for key, url in zip(*(each.to_pylist() for each in named.columns), strict=True) if url)
         progress(shard["samples"])

@@ -274,6 +274,18 @@ def test_rows_of_a_table_lose_their_url_and_caption(web, tmp_path, fmt):
     check_rows(url)
 
 
+def test_a_row_is_named_by_the_md5_of_its_table(web, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [row | {"md5": f"{number:032x}"} for number, row in enumerate(web.rows(20))]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "laion.parquet")
+    url = str(tmp_path / "out")
+    build_table(web, tmp_path, url, "webdataset", rows=0)
+    found = dataprep.remove(url, keys=listed(tmp_path, rows[3]["md5"]))
+    assert (found.samples, found.unknown) == ({"train": 1}, ())
+
+
 def check_rows(url):
     """Every byte is as the manifest says, and a retry could follow."""
     report = verify_here(url, deep=True)
