@@ -19,8 +19,8 @@ from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import counted, duration, printable
 from dataprep.storage import ObjectInfo, Storage, open_storage
 
-BUILDING, TRAINING, ENDED, WHOLE, ABSENT = "building", "training", "ended", "whole", "absent"
-"""States of a run. `ended`: a training has done all of its steps; `whole`: the dataset is finished; `absent`: there is
+BUILDING, TRAINING, ENDED, COMPLETE, ABSENT = "building", "training", "ended", "complete", "absent"
+"""States of a run. `ended`: a training has done all of its steps; `complete`: the dataset is finished; `absent`: there is
 nothing to watch yet, or no longer."""
 SILENT_AFTER_S = 60.0
 """Seconds without progress after which a line says so."""
@@ -52,19 +52,19 @@ class Snapshot:
 
     url: str
     state: str
-    """`building`, `training`, `ended`, `whole` or `absent`."""
+    """`building`, `training`, `ended`, `complete` or `absent`."""
     idle_s: float = 0.0
     """Seconds since the last visible progress; for a build, and in a bucket, at most since this command's start."""
 
     @property
     def is_over(self) -> bool:
         """Whether the run is finished, so that further looks are useless."""
-        return self.state in (WHOLE, ENDED)
+        return self.state in (COMPLETE, ENDED)
 
     @property
     def line(self) -> str:
         """One line for people."""
-        words = {WHOLE: "the dataset is whole", ABSENT: "no build and no training there yet"}
+        words = {COMPLETE: "the dataset is complete", ABSENT: "no build and no training there yet"}
         return f"{printable(self.url)}: {words[self.state]}"
 
 
@@ -221,7 +221,7 @@ class RunWatch:
             return self._build.look()
         self._build = None
         if self._storage.stat(MANIFEST) is not None:
-            return Snapshot(url=self._storage.url, state=WHOLE)
+            return Snapshot(url=self._storage.url, state=COMPLETE)
         log = self._storage.stat(LOG_FILE)
         if log is not None:
             return self._training(log)

@@ -66,7 +66,7 @@ def test_batches_are_the_same(single, parted, name):
 def test_everything_else_finds_the_same(single, parted, name):
     for deep, workers in ((True, 0), (False, 2)):
         report = verify_here(parted[name], deep=deep, workers=workers)
-        assert (report.verdict, details(report)) == ("whole", "")
+        assert (report.verdict, details(report)) == ("complete", "")
     found, due = (replace(inspect_dataset(str(urls[name])), url="") for urls in (parted, single))
     assert found == due
     sheets = []
@@ -83,7 +83,7 @@ def test_a_conversion_keeps_every_sample_and_writes_parts_itself(single, parted,
         manifest = converted(parted["webdataset"], tmp_path / "parts", "tfrecord")
     assert [len(index_files(split)) for split in manifest.splits] == [2, 1]
     assert content(tmp_path / "parts") == content(tmp_path / "one") == content(parted["webdataset"])
-    assert verify_here(tmp_path / "parts").verdict == "whole"
+    assert verify_here(tmp_path / "parts").verdict == "complete"
 
 
 def test_a_build_in_parts_is_repeatable_and_overwritten_whole(originals, tmp_path):
@@ -136,7 +136,7 @@ def test_a_retry_replaces_the_last_part(tmp_path):
     assert after.index["parts"][-1]["shards"] > before.index["parts"][-1]["shards"]
     assert after.samples == before.samples + 2
     assert open_index(storage, after, compare=True).group_rows == [shard["samples"] for shard in after.shards]
-    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
+    assert verify_here(tmp_path / "out", deep=True).verdict == "complete"
 
 
 def test_damage_of_a_part_is_found(damaged):

@@ -50,7 +50,7 @@ def test_a_notebook_takes_pictures_to_a_batch(storage_url: str, tmp_path: Path):
     shown = [each.data for each in outputs if each.output_type == "execute_result"]
     dataset, report, shape = shown
     assert "<table" in dataset["text/html"] and "train" in dataset["text/plain"]
-    assert "whole" in report["text/html"]
+    assert "complete" in report["text/html"]
     assert shape["text/plain"] == "(4, 32, 32, 3)"
     errors = [each.text for each in outputs if each.output_type == "stream" and each.name == "stderr"]
     assert errors[-1].startswith("`format` must be one of imagefolder, tfrecord, webdataset, got 'webdatset'; did you")

@@ -124,7 +124,7 @@ def test_labels_that_torchvision_numbers_otherwise_are_named(tmp_path):
     found = read_with_torchvision(tmp_path / "out/val", has_classes=True)
     assert {key: label for key, label, _ in found} == {"dog/1": 0, "fox/1": 1}
     report = verify_here(str(tmp_path / "out"))
-    assert (report.verdict, kinds(report)) == ("whole", {"labels"})
+    assert (report.verdict, kinds(report)) == ("complete", {"labels"})
     assert what in details(report)
 
 
@@ -140,7 +140,7 @@ def test_convert_verify_and_inspect_name_an_order_that_is_not_torchvisions(tmp_p
     found = {key: label for key, label, _ in read_with_torchvision(out / "train", has_classes=True)}
     assert found == {"dandelion/0": 1, "daisy/1": 0}
     report = verify_here(str(out))
-    assert (report.verdict, kinds(report)) == ("whole", {"labels"})
+    assert (report.verdict, kinds(report)) == ("complete", {"labels"})
     assert what in details(report)
     (split,) = inspect_dataset(str(out)).splits
     assert what in class_caption(split)

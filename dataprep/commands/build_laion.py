@@ -198,7 +198,7 @@ can have a shard. FnApiRunner has --workers of them, or --direct_num_workers aft
 cores, the cores stay busy while the last rows of a shard wait for slow hosts.
 
 \b
-Exit codes: 0 whole; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
+Exit codes: 0 complete; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
 table.
 """
 _PNG_COMPRESSION, _QUALITY = 6, 95

@@ -489,7 +489,7 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
         return
     if not (result.shards_built or result.assembled):
         click.echo(
-            f"{output} was whole already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
+            f"{output} was complete already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
             f"compared; check them with: dataprep verify {shell_words(output)}"
         )
         return
@@ -497,7 +497,7 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
     is_bare = request.options.own is not None and not manifest.classes
     labels = " without labels" if is_bare else ""
     verify = shell_words("dataprep", "verify", output)
-    click.echo(f"{output} is whole: {samples}{labels} in {built.elapsed_s:.1f} s; check it with: {verify}")
+    click.echo(f"{output} is complete: {samples}{labels} in {built.elapsed_s:.1f} s; check it with: {verify}")
 
 
 _PRIVATE = "--no_use_public_ips"

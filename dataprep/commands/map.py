@@ -114,7 +114,7 @@ class Mapped:
 def _mapped(asked: Map, viewer: Viewer) -> Mapped:
     url, view = address(str(asked.url))
     if view:
-        raise UsageError(f"{asked.url}: columns are of the whole dataset; make it of {url}, and views have it, too")
+        raise UsageError(f"{asked.url}: a column belongs to a dataset, not to a view: make it for {url}, and its views have it, too")
     asked.choice()  # refuses what no engine can do
     made, existed, types = dict[str, int](), dict[str, int](), dict[str, str]()
     with BuildProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:

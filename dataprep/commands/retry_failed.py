@@ -141,7 +141,7 @@ def _print_retried(url: str, retried: Retried, elapsed_s: float, as_json: bool) 
         click.echo(f"{url}: {retried.rows:,} rows were tried and none was fetched; nothing is changed")
     else:
         click.echo(
-            f"{url} is whole at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows were fetched, "
+            f"{url} is complete at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows were fetched, "
             f"in {counted(retried.shards, 'new shard')} and {elapsed_s:.1f} s"
         )
     click.echo("\n".join(count_lines(split.statuses, split.reasons)))

@@ -24,7 +24,7 @@ Examples:
   dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
 
 \b
-Exit codes: 0 whole, 1 something differs, 2 no dataset of a build there, 3 something could not be read and the rest is
+Exit codes: 0 complete, 1 something differs, 2 no dataset of a build there, 3 something could not be read and the rest is
 right.
 """
 
@@ -90,7 +90,7 @@ def _print(asked: Verify, *, as_json: bool) -> None:
         copies = f", copies of the same size and CRC32C: {report.copies:,}" if asked.replicas else ""
         images = " and every image decoded" if report.deep else ""
         click.echo(
-            f"{report.url} is whole: {counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}, "
+            f"{report.url} is complete: {counted(report.samples, 'sample')} in {counted(report.shards, 'shard')}, "
             f"{human_bytes(report.num_bytes)} read{images}{copies} in {report.elapsed_s:.1f} s"
         )
 

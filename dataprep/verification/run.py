@@ -114,16 +114,16 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Verdict: `whole`, `differs`, or `undecided` if something could not be read and everything else is right."""
+        """Verdict: `complete`, `differs`, or `undecided` if something could not be read and everything else is right."""
         faults = set(self.counts) - WARNINGS
         if faults - UNPROVED:
             return "differs"
-        return "undecided" if faults else "whole"
+        return "undecided" if faults else "complete"
 
     @property
     def ok(self) -> bool:
         """Whether nothing differs and everything could be read."""
-        return self.verdict == "whole"
+        return self.verdict == "complete"
 
     @property
     def summary(self) -> str:
@@ -143,7 +143,7 @@ class Report:
 
     def _repr_html_(self) -> str:
         first, *rest = (escape(line) for line in str(self).split("\n"))
-        colour = {"whole": "green", "differs": "#b00"}.get(self.verdict, "#a60")
+        colour = {"complete": "green", "differs": "#b00"}.get(self.verdict, "#a60")
         return f"<b style='color:{colour}'>{first}</b>" + "".join(f"<br><code>{line}</code>" for line in rest)
 
 

@@ -107,7 +107,7 @@ def test_a_dry_run_returns_the_planned_dataset_and_leaves_nothing(pets, shards, 
 def test_a_dataset_is_verified_converted_described_and_loaded(shards, tmp_path):
     report = dataprep.verify(shards, deep=True, workers=1)
     assert report.ok
-    assert "whole" in report._repr_html_()
+    assert "complete" in report._repr_html_()
     small = dataprep.convert(shards, output=tmp_path / "small", format="tfrecord", resize=32, workers=1)
     assert small.samples == dataprep.open(shards).samples
     assert {*dataprep.card(shards, dry_run=True)} == {"README.md", "croissant.json", "_info.json"}

@@ -171,7 +171,7 @@ def test_views_change_no_byte_of_the_dataset_and_verify_accepts_them(originals, 
     dataprep.select(root, name="a", sample=0.5)
     assert {path: path.read_bytes() for path in before} == before
     assert {path.relative_to(root).parts[0] for path in set(root.rglob("*")) - before.keys()} >= {"views"}
-    assert dataprep.verify(root).verdict == "whole"
+    assert dataprep.verify(root).verdict == "complete"
 
 
 # Near duplicates

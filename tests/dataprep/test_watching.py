@@ -16,7 +16,7 @@ from dataprep.watching import (
     ENDED,
     PROFILE_REQUEST,
     TRAINING,
-    WHOLE,
+    COMPLETE,
     BuildSnapshot,
     Pace,
     RunWatch,
@@ -61,7 +61,7 @@ def test_a_build_is_watched_from_its_first_shard_until_it_is_whole(originals, tm
     assert later.left_s == pytest.approx((later.samples - later.finished_samples) / later.images_per_s)
     assert later.idle_s == 0
     assert shared_stopper().run(arguments).code == 0
-    assert (watch.look().state, watch.look().is_over) == (WHOLE, True)
+    assert (watch.look().state, watch.look().is_over) == (COMPLETE, True)
 
 
 def test_a_look_at_a_bucket_reads_no_more_receipts_than_it_says(originals, bucket_url, tmp_path, monkeypatch):
@@ -214,7 +214,7 @@ def test_a_line_says_how_far_a_training_is():
 
 
 def test_only_a_whole_dataset_is_over():
-    whole, absent = Snapshot(url="a\x1b[1m", state=WHOLE), Snapshot(url="a", state=ABSENT)
+    whole, absent = Snapshot(url="a\x1b[1m", state=COMPLETE), Snapshot(url="a", state=ABSENT)
     assert (whole.is_over, absent.is_over, BuildSnapshot(**BUILD).is_over) == (True, False, False)
     assert "\x1b" not in whole.line
 

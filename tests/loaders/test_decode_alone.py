@@ -24,7 +24,7 @@ from tests.support.jpeg_parts import (
 from tests.support.sanitised_jpeg import run_sanitised
 
 SIDE = 96
-WHOLE = View(0, 0, SIDE, SIDE, SIDE, SIDE, 0, 0, 0)
+COMPLETE = View(0, 0, SIDE, SIDE, SIDE, SIDE, 0, 0, 0)
 
 
 def cmyk(image):
@@ -49,7 +49,7 @@ MOTION_JPEG = without(STANDARD, HUFFMAN_TABLES)
 
 def decode(backend, *images):
     out = np.full((len(images), SIDE, SIDE, 3), 7, np.uint8)
-    reasons = open_decoder("bicubic", backend).decode_many(images, [WHOLE] * len(images), out, range(len(images)))
+    reasons = open_decoder("bicubic", backend).decode_many(images, [COMPLETE] * len(images), out, range(len(images)))
     return out[-1], reasons[-1]
 
 

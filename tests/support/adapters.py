@@ -37,7 +37,7 @@ REPOSITORY = Path(__file__).parents[2]
 SMALL = {"batch_size": 12, "image_size": 64, "fields": ("class_name", "height"), "views": True}
 EVALUATION = {**SMALL, "batch_size": 4}
 """Settings of an evaluation of more than one batch."""
-WHOLE = 4
+COMPLETE = 4
 """Batches before the one with a damaged image; some adapters ask for two more before they yield one."""
 TAKEN = 3
 """Batches before somebody leaves, in the middle of an epoch."""
@@ -85,7 +85,7 @@ class AdapterContract:
         """A program that has used the adapter and then failed."""
         broken = tmp_path_factory.mktemp("broken") / "dataset"
         shutil.copytree(url, broken)
-        keys, _ = epochs[WHOLE]
+        keys, _ = epochs[COMPLETE]
         _damage(broken, keys[0])
         with start_module("tests.support.adapters", cls.adapter, url, broken, **cls.environment) as program:
             out, err = program.communicate(timeout=800)
@@ -121,10 +121,10 @@ class AdapterContract:
         assert report["mixed"] == [[keys, seen] for keys, seen in load(two_splits(url), TAKEN, **SMALL)]
 
     def test_an_error_is_raised_after_the_correct_batches_before_it(self, report, epochs):
-        keys, _ = epochs[WHOLE]
+        keys, _ = epochs[COMPLETE]
         assert f"{keys[0]}: its CRC32C differs from the index" in report["error"]
         whole = report["before_error"]
-        assert WHOLE - 2 <= len(whole) <= WHOLE
+        assert COMPLETE - 2 <= len(whole) <= COMPLETE
         assert whole == epochs[: len(whole)]
 
     def test_no_thread_or_process_is_left_behind(self, report):

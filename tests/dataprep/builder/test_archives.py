@@ -119,7 +119,7 @@ def test_own_data_is_overwritten_as_any_other(tmp_path, storage_url, fmt):
     build_own(annotated(tmp_path / "pets"), storage_url, fmt)
     asked = replace(own_request(class_folders(tmp_path / "others"), storage_url, "imagefolder"), overwrite=True)
     run_build(asked, in_this_process, Quiet())
-    assert verify_here(storage_url).verdict == "whole"
+    assert verify_here(storage_url).verdict == "complete"
     assert not [info.name for info in open_storage(storage_url).list() if "metadata" in info.name]
 
 

@@ -186,7 +186,7 @@ def test_the_same_growth_has_the_same_bytes_by_any_way(pets, tmp_path):
         succeeds(*arguments)
         write_files(source, MORE)
         said = succeeds(*arguments, "--append", *words)
-        assert "is whole" in said.stdout
+        assert "is complete" in said.stdout
         assert "nothing more; revision 2 stays" in succeeds(*arguments, "--append").stdout
         found.append(digests(output))
     assert found[0] == found[1] == found[2]

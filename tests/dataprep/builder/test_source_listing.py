@@ -210,7 +210,7 @@ def test_the_advice_after_rejections_is_true(source, tmp_path):
         and AGAIN.replace("`output`", "--output").replace("`overwrite`", "--overwrite") in again.stderr
     )
     last = succeeds(*command, "--workers", 1, "--overwrite")
-    assert "is whole: 8 samples" in last.stdout
+    assert "is complete: 8 samples" in last.stdout
 
 
 def test_the_ratio_that_is_named_suffices_for_all_splits(tmp_path):

@@ -78,7 +78,7 @@ def test_the_server_copies_a_dataset_of_every_format(sources, target, gcs, fmt):
     assert plan.objects == len(checksums(source))
     assert checksums(target) == checksums(source)
     assert gcs.stats()["bytes_served"] - before["bytes_served"] < 300_000  # manifests and lists of copies alone
-    assert verify_here(target).verdict == "whole"
+    assert verify_here(target).verdict == "complete"
 
 
 def test_copies_on_disk_alone_leave_no_list(finished, tmp_path):
@@ -110,7 +110,7 @@ def test_the_annotations_of_an_image_folder_are_copied_with_it(target, tmp_path)
     build_own(annotated(tmp_path / "pets"), tmp_path / "out", "imagefolder")
     replicate(str(tmp_path / "out"), target)
     assert checksums(target) == checksums(str(tmp_path / "out"))
-    assert verify_here(target).verdict == "whole"
+    assert verify_here(target).verdict == "complete"
 
 
 def test_cards_are_copied_edited_or_not_and_others_at_the_target_stay(target, tmp_path):
@@ -125,7 +125,7 @@ def test_cards_are_copied_edited_or_not_and_others_at_the_target_stay(target, tm
     (plan,) = replicate(source.url, target)
     assert (plan.objects, plan.kept) == (1, ("README.md",))
     assert cards_at(target) == cards_at(source.url) | {"README.md": b"edited"}
-    assert verify_here(target).verdict == "whole"
+    assert verify_here(target).verdict == "complete"
 
 
 def test_a_card_at_the_target_is_in_nobodys_way(target, tmp_path):
@@ -158,7 +158,7 @@ def test_a_copy_from_a_bucket_to_disk_and_from_disk_to_a_bucket(sources, target,
     replicate(sources(), str(disk))
     assert checksums(str(disk)) == checksums(sources())
     assert not (disk / "_build").exists()
-    assert verify_here(disk).verdict == "whole"
+    assert verify_here(disk).verdict == "complete"
     replicate(str(disk), target, str(tmp_path / "second"))
     assert checksums(target) == checksums(str(tmp_path / "second")) == checksums(sources())
 
@@ -352,7 +352,7 @@ def test_a_copy_that_fails_says_what_stays_and_that_the_same_command_goes_on(sou
     copying.target.delete("index/train.parquet")
     [again] = replicate(source.url, target)
     assert 0 < again.objects < copying.objects
-    assert verify_here(target).verdict == "whole"
+    assert verify_here(target).verdict == "complete"
 
 
 @pytest.fixture

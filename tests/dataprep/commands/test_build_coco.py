@@ -41,7 +41,7 @@ def test_all_annotations_that_are_there_are_taken(source, tmp_path):
     before = digests(tmp_path / "out")
     again = json.loads(build(source, tmp_path / "out", "--json").stdout)
     assert (again["shards_built"], digests(tmp_path / "out")) == (0, before)
-    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
+    assert verify_here(tmp_path / "out", deep=True).verdict == "complete"
     fields = ("captions", "objects")
     with open_loader(tmp_path / "out", "val", batch_size=3, fields=fields, views=True, image_size=16) as loader:
         batch = next(iter(loader))

@@ -57,7 +57,7 @@ def test_a_dataset_of_a_class_is_read_without_it(folder, formats):
     assert digests("webdataset") == before
     for fmt in formats:
         assert content(fmt) == content("webdataset")
-        assert verify_here(fmt, deep=True).verdict == "whole"
+        assert verify_here(fmt, deep=True).verdict == "complete"
     assert "pets · webdataset" in dataprep("inspect", "webdataset").stdout
     manifest = converted("webdataset", "back", "tfrecord")
     assert (manifest.licence, manifest.splits[0].repeats["count"]) == ("CC-BY-4.0", 2)

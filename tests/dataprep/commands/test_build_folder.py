@@ -27,7 +27,7 @@ def test_what_the_user_says_is_recorded_and_a_rerun_does_nothing(tmp_path):
     before = digests(tmp_path / "out")
     again = json.loads(dataprep(*command(source, tmp_path / "out", *more)).stdout)
     assert (again["shards_built"], digests(tmp_path / "out")) == (0, before)
-    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
+    assert verify_here(tmp_path / "out", deep=True).verdict == "complete"
     shown = dataprep("inspect", tmp_path / "out").stdout
     assert "pets" in shown
     assert "objects (records of bbox, category, name)" in " ".join(shown.split())
@@ -40,7 +40,7 @@ def test_the_user_chooses_the_members_of_features(tmp_path):
     features = json.loads(run.stdout)["features"]
     members = {name: each["member"] for name, each in features.items() if "member" in each}
     assert members == {"objects": "objects.json", "year": "year.txt"}
-    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
+    assert verify_here(tmp_path / "out", deep=True).verdict == "complete"
     assert "--members is" in refuses(*arguments).stderr
 
 
@@ -139,9 +139,9 @@ def test_a_rejected_picture_is_named_as_the_user_knows_it_and_early(tmp_path):
     assert "does not allow that: the build will end without a dataset" in warnings[0]
     assert "süß 1.jpg (undecodable)" in run.stderr and "b.png (undecodable)" in run.stderr
     again = succeeds(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
-    assert "is whole: 8 samples without labels in" in again.stdout and "whole already" not in again.stdout
+    assert "is complete: 8 samples without labels in" in again.stdout and "complete already" not in again.stdout
     third = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
-    assert "was whole already; nothing was done" in third.stdout
+    assert "was complete already; nothing was done" in third.stdout
 
 
 def test_what_was_found_is_said_once_where_remains_are_overwritten(tmp_path):

@@ -222,9 +222,9 @@ def test_a_named_table_has_its_name_everywhere(table, tmp_path):
     info = json.loads((output / "dataset_info.json").read_text())
     assert (info["name"], info["redistributionInfo"]["license"]) == ("cc12m_mini", "free for any purpose")
     assert not [path.name for path in output.rglob("*") if "laion" in path.name]
-    assert verify_here(output).verdict == "whole"
+    assert verify_here(output).verdict == "complete"
     succeeds("retry-failed", output, "--contact", "mailto:me@example.org", "--allow-network", "127.0.0.0/8")
-    assert verify_here(output).verdict == "whole"
+    assert verify_here(output).verdict == "complete"
     with open_loader(str(output), batch_size=4, image_size=32) as loader:
         assert next(iter(loader)).images.shape == (4, 32, 32, 3)
 
@@ -243,12 +243,12 @@ def test_a_table_without_laions_columns_and_without_a_name_has_an_unknown_origin
         info = json.loads((output / "dataset_info.json").read_text())
         assert (info["redistributionInfo"]["license"], info.get("citation", "")) == (UNSTATED, "")
         assert not any("laion.ai" in (output / name).read_text() for name in ("README.md", "croissant.json"))
-        assert verify_here(output).verdict == "whole"
+        assert verify_here(output).verdict == "complete"
         web.faults = {}
         again = dataprep("retry-failed", output, *WEB)
     assert again.returncode == 0, again.stderr
     assert read_manifest(open_storage(str(output))).revision == 2
-    assert verify_here(output).verdict == "whole"
+    assert verify_here(output).verdict == "complete"
 
 
 def test_a_table_with_laions_columns_has_its_origin(built):

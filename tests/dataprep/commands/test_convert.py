@@ -42,7 +42,7 @@ def test_a_dataset_is_converted_with_its_licence_and_origin(pets, tmp_path):
     before = digests(tmp_path / "out")
     again = dataprep(*arguments)
     assert (json.loads(again.stdout)["shards_built"], digests(tmp_path / "out")) == (0, before)
-    assert verify_here(tmp_path / "out", deep=True).verdict == "whole"
+    assert verify_here(tmp_path / "out", deep=True).verdict == "complete"
 
 
 def test_that_a_dataset_is_partial_stays(originals, tmp_path):
@@ -86,7 +86,7 @@ def test_classes_of_text_and_all_fields_are_kept_unless_told_otherwise(pairs, tm
         document = json.loads(run.stdout)
         assert (list(document.get("features", ())), document["classes"]) == (features, ["cat", "dog"])
         assert document["notes"] == ([note] if note else [])
-        assert verify_here(out, deep=True).verdict == "whole"
+        assert verify_here(out, deep=True).verdict == "complete"
 
 
 def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
@@ -96,7 +96,7 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
         succeeds(*words, *more, "--workers", 1, "--json")
         splits = content(tmp_path / name)["splits"]
         parts.append({split: sorted(key for key, *_ in samples) for split, (_, samples) in splits.items()})
-        assert verify_here(tmp_path / name, deep=True).verdict == "whole"
+        assert verify_here(tmp_path / name, deep=True).verdict == "complete"
     assert parts[0] == parts[1]
     assert sorted(parts[0]["train"] + parts[0]["val"]) == [f"{number:03d}" for number in range(20)]
     again = dataprep(*words, *more, "--workers", 1, "--json")

@@ -144,7 +144,7 @@ def test_a_model_makes_a_column_and_other_weights_another(root, tmp_path, monkey
 
 def test_a_view_is_refused_with_its_dataset(root):
     dataprep.select(root, name="half", sample=0.5)
-    with pytest.raises(UsageError, match="columns are of the whole dataset"):
+    with pytest.raises(UsageError, match="a column belongs to a dataset"):
         dataprep.map(f"{root}@half", {"size": FUNCTION})
 
 

@@ -52,7 +52,7 @@ def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     web.faults = {2: 404}
     words = ("retry-failed", url, *WEB, "--workers", 1)
     run = succeeds(*words)
-    assert f"{url} is whole at revision 2: 4 of 5 rows were fetched, in 1 new shard and " in run.stdout
+    assert f"{url} is complete at revision 2: 4 of 5 rows were fetched, in 1 new shard and " in run.stdout
     assert "http 404: 3\n" in run.stdout
     cards = {README: b"edited", CROISSANT: cards_of(read_manifest(storage))[CROISSANT]}
     assert {name: storage.read(name) for name in cards} == cards

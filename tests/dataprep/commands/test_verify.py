@@ -12,7 +12,7 @@ from tests.support.finished import verify_here
 def test_verify_prints_its_findings_and_exits_with_the_verdict(finished, damaged, tmp_path):
     run = dataprep("verify", finished("imagenet-tfrecord"), "--deep", "--workers", 1)
     assert (run.returncode, run.stderr) == (0, "")
-    assert " is whole: " in run.stdout
+    assert " is complete: " in run.stdout
     assert "every image decoded" in run.stdout
     copy = damaged("imagenet-tfrecord")
     (copy.root / copy.shards()[0]).unlink()

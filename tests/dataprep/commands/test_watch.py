@@ -37,7 +37,7 @@ def test_on_a_terminal_there_is_a_bar(stopped, monkeypatch):
 
 
 def test_watching_a_whole_dataset_ends(finished):
-    assert watched(finished("imagenet-webdataset")).endswith(": the dataset is whole\n")
+    assert watched(finished("imagenet-webdataset")).endswith(": the dataset is complete\n")
 
 
 def test_a_training_is_shown(tmp_path):

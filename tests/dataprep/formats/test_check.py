@@ -21,10 +21,10 @@ from tests.support.picture_verdicts import encoded as encoded_picture
 
 SIZE = (61, 83)
 PIXELS = picture(np.random.default_rng(0), *SIZE)
-WHOLE = by_pillow(PIXELS, quality=90, subsampling=2)
+COMPLETE = by_pillow(PIXELS, quality=90, subsampling=2)
 RESTARTS = by_pillow(PIXELS, quality=90, restart_marker_blocks=3)
 CMYK = encoded_picture(Image.fromarray(PIXELS).convert("CMYK"), "JPEG")
-SCAN = WHOLE.index(b"\xff\xda")
+SCAN = COMPLETE.index(b"\xff\xda")
 
 
 def segment(marker: int, content: bytes) -> bytes:
@@ -32,7 +32,7 @@ def segment(marker: int, content: bytes) -> bytes:
 
 
 def in_front(*parts: bytes) -> bytes:
-    return WHOLE[:2] + b"".join(parts) + WHOLE[2:]
+    return COMPLETE[:2] + b"".join(parts) + COMPLETE[2:]
 
 
 def test_baseline_files_of_every_form_are_sound():
@@ -45,8 +45,8 @@ def test_baseline_files_of_every_form_are_sound():
 @pytest.mark.parametrize(
     "data",
     [
-        WHOLE + b"bytes behind the end",
-        in_front(segment(0xE1, b"Exif\0\0" + WHOLE)),  # a thumbnail with its own end
+        COMPLETE + b"bytes behind the end",
+        in_front(segment(0xE1, b"Exif\0\0" + COMPLETE)),  # a thumbnail with its own end
         in_front(segment(0xFE, b"a comment"), segment(0xE2, b"ICC_PROFILE\0\x01\x01profile")),
         in_front(segment(0xDD, b"\0\0")),  # no restarts
     ],
@@ -57,15 +57,15 @@ def test_what_surrounds_a_sound_picture_does_not_matter(data):
 
 
 ODD: dict[str, bytes] = {
-    "its end marker is missing": WHOLE[:-2],
-    "its end is zeros": WHOLE[: 2 * len(WHOLE) // 3].ljust(len(WHOLE), b"\0"),
-    "a byte is in front of the end marker": WHOLE[:-2] + b"\x12" + WHOLE[-2:],
-    "a stuffed byte is in front of the end marker": WHOLE[:-2] + b"\xff\0" + WHOLE[-2:],
-    "a fill byte is in front of the end marker": WHOLE[:-2] + b"\xff" + WHOLE[-2:],
-    "a segment is behind the scan": WHOLE[:-2] + segment(0xE0, b"more") + WHOLE[-2:],
-    "its number of lines is behind the scan": WHOLE[:-2] + segment(0xDC, struct.pack(">H", 61)) + WHOLE[-2:],
-    "it has a second scan": WHOLE[:-2] + WHOLE[SCAN:],
-    "its scan ends early": WHOLE[:-40] + WHOLE[-2:],
+    "its end marker is missing": COMPLETE[:-2],
+    "its end is zeros": COMPLETE[: 2 * len(COMPLETE) // 3].ljust(len(COMPLETE), b"\0"),
+    "a byte is in front of the end marker": COMPLETE[:-2] + b"\x12" + COMPLETE[-2:],
+    "a stuffed byte is in front of the end marker": COMPLETE[:-2] + b"\xff\0" + COMPLETE[-2:],
+    "a fill byte is in front of the end marker": COMPLETE[:-2] + b"\xff" + COMPLETE[-2:],
+    "a segment is behind the scan": COMPLETE[:-2] + segment(0xE0, b"more") + COMPLETE[-2:],
+    "its number of lines is behind the scan": COMPLETE[:-2] + segment(0xDC, struct.pack(">H", 61)) + COMPLETE[-2:],
+    "it has a second scan": COMPLETE[:-2] + COMPLETE[SCAN:],
+    "its scan ends early": COMPLETE[:-40] + COMPLETE[-2:],
     "restart markers are in another order": RESTARTS.replace(b"\xff\xd1", b"\xff\xd2", 1),
     "a restart marker is missing": RESTARTS.replace(b"\xff\xd1", b"", 1),
     "restart markers are not announced": without(RESTARTS, 0xDD),
@@ -76,11 +76,11 @@ ODD: dict[str, bytes] = {
     "its JFIF has version 2": in_front(segment(0xE0, b"JFIF\0\x02" + bytes(8))),
     "Adobe has an unknown transform": in_front(segment(0xEE, b"Adobe" + bytes(6) + b"\x07")),
     "its profile lacks a part": in_front(segment(0xE2, b"ICC_PROFILE\0\x01\x02profile")),
-    "it has no quantisation table": without(WHOLE, QUANTISATION_TABLES),
+    "it has no quantisation table": without(COMPLETE, QUANTISATION_TABLES),
     "a quantisation table has 16 bits": in_front(segment(0xDB, b"\x10" + b"\0\x01" * 64)),
-    "it has no Huffman tables": without(WHOLE, HUFFMAN_TABLES),
+    "it has no Huffman tables": without(COMPLETE, HUFFMAN_TABLES),
     "a code is all ones": with_huffman_tables(
-        WHOLE, (0, b"\x02" + bytes(15), b"\0\1"), (0x10, b"\x02" + bytes(15), b"\0\1")
+        COMPLETE, (0, b"\x02" + bytes(15), b"\0\1"), (0x10, b"\x02" + bytes(15), b"\0\1")
     ),
     "it has four colours": CMYK,
 }
@@ -99,8 +99,8 @@ def test_odd_files_are_left_to_libjpeg(name):
 )
 def test_frames_that_are_odd_are_left_to_libjpeg(at, value):
     """A value of the frame's header is another one."""
-    place = WHOLE.index(b"\xff\xc0") + at
-    assert images.read_sound(WHOLE[:place] + bytes([value]) + WHOLE[place + 1 :]) is None
+    place = COMPLETE.index(b"\xff\xc0") + at
+    assert images.read_sound(COMPLETE[:place] + bytes([value]) + COMPLETE[place + 1 :]) is None
 
 
 def test_libjpeg_finds_no_fault_in_sound_mutants():
@@ -111,7 +111,7 @@ def test_libjpeg_finds_no_fault_in_sound_mutants():
 
 
 def test_a_build_without_the_quick_check_gives_the_same():
-    for data in (WHOLE, RESTARTS, *ODD.values()):
+    for data in (COMPLETE, RESTARTS, *ODD.values()):
         assert checked_by_libjpeg("k", data) == check_image("k", data, ImagePolicy())
 
 

@@ -210,7 +210,7 @@ def test_documents_that_contradict_themselves_are_refused(tmp_path, name):
     assert re.search(words, refused(tmp_path, documents))
 
 
-WHOLE = {
+COMPLETE = {
     "empty": (b"", "the end of the file"),
     "list": (b"[]", "expected '{'"),
     "cut": (json.dumps(small_documents()["instances"]).encode()[:-40], "at character"),
@@ -223,9 +223,9 @@ WHOLE = {
 }
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", COMPLETE)
 def test_files_that_are_no_annotations_are_refused(tmp_path, name):
-    data, words = WHOLE[name]
+    data, words = COMPLETE[name]
     assert re.search(words, refused(tmp_path, small_documents() | {"instances": data}))
 
 

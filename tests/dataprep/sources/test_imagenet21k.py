@@ -19,7 +19,7 @@ IMAGES = {
 }
 CLASSES = tuple(sorted(IMAGES))
 FOUND = [(f"{wnid}/{name}", CLASSES.index(wnid), data) for wnid, images in IMAGES.items() for name, data in images]
-WHOLE = Release(len(FOUND), len(CLASSES))
+COMPLETE = Release(len(FOUND), len(CLASSES))
 
 
 def class_tar(wnid):
@@ -83,8 +83,8 @@ def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatc
     put_tar(storage, f"{name}.tar")
     with pytest.raises(SourceError, match=words):
         found(storage, allow_partial=False)
-    monkeypatch.setitem(imagenet.RELEASES, name, WHOLE)
-    assert len(found(storage, allow_partial=False)[1]) == WHOLE.images
+    monkeypatch.setitem(imagenet.RELEASES, name, COMPLETE)
+    assert len(found(storage, allow_partial=False)[1]) == COMPLETE.images
 
 
 def test_class_tars_in_a_folder_of_any_name_may_be_of_either_release(tmp_path, monkeypatch):
@@ -92,14 +92,14 @@ def test_class_tars_in_a_folder_of_any_name_may_be_of_either_release(tmp_path, m
     put_class_tars(storage, "")
     with pytest.raises(SourceError, match=r"19,167 classes \(winter21_whole\) or 14,197,122 images of 21,841 classes"):
         found(storage, allow_partial=False)
-    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", WHOLE)
-    assert len(found(storage, allow_partial=False)[1]) == WHOLE.images
+    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", COMPLETE)
+    assert len(found(storage, allow_partial=False)[1]) == COMPLETE.images
 
 
 def test_class_tars_in_a_folder_called_after_a_release_are_of_it(tmp_path, monkeypatch):
     storage = open_storage(str(tmp_path / "winter21_whole"))
     put_class_tars(storage, "")
-    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", WHOLE)
+    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", COMPLETE)
     with pytest.raises(SourceError, match=r"expected 13,153,500 images of 19,167 classes \(winter21_whole\): download"):
         found(storage, allow_partial=False)
 

@@ -148,7 +148,7 @@ def test_leftovers_of_a_build_are_a_warning(damaged):
     copy = damaged("imagenet-webdataset")
     copy.write("_build/receipts/00000.parquet", b"x")
     report = verify_here(copy.root)
-    assert (report.verdict, kinds(report)) == ("whole", {"leftover"})
+    assert (report.verdict, kinds(report)) == ("complete", {"leftover"})
 
 
 def test_missing_and_wrong_links_of_repeats_are_found(damaged):
@@ -184,7 +184,7 @@ def whole(request, tmp_path_factory):
     """A whole dataset with annotations."""
     folder = tmp_path_factory.mktemp(request.param)
     build_own(annotated(folder / "source", 12), folder / "out", request.param)
-    assert verify_here(folder / "out", deep=True).verdict == "whole"
+    assert verify_here(folder / "out", deep=True).verdict == "complete"
     return folder / "out"
 
 
@@ -287,7 +287,7 @@ def coco(request, tmp_path_factory):
     """A whole dataset with all annotations of COCO."""
     folder = tmp_path_factory.mktemp(f"coco-{request.param}")
     build_small(write_small(folder / "source"), folder / "out", request.param)
-    assert verify_here(folder / "out", deep=True).verdict == "whole"
+    assert verify_here(folder / "out", deep=True).verdict == "complete"
     return folder / "out"
 
 

@@ -32,7 +32,7 @@ def test_an_undamaged_dataset_has_no_findings(finished, name):
     manifest = Damaged(finished(name)).document
     for deep in (False, True):
         report = verify_here(finished(name), deep=deep)
-        assert (report.verdict, details(report)) == ("whole", "")
+        assert (report.verdict, details(report)) == ("complete", "")
         assert report.samples == sum(split["samples"] for split in manifest["splits"])
         assert report.num_bytes == sum(split["num_bytes"] for split in manifest["splits"])
         assert report.shards == sum(len(split["shards"]) for split in manifest["splits"])
@@ -44,7 +44,7 @@ def test_worker_processes_find_the_same_faults(finished, damaged):
     here, there = (verify_here(copy.root, deep=True, workers=workers) for workers in (0, 2))
     assert here.findings
     assert replace(here, elapsed_s=0) == replace(there, elapsed_s=0)
-    assert verify_here(finished("imagenet-webdataset"), workers=2).verdict == "whole"
+    assert verify_here(finished("imagenet-webdataset"), workers=2).verdict == "complete"
 
 
 @pytest.mark.parametrize("name", CHECKED)
@@ -59,7 +59,7 @@ def test_planted_faults_are_found_and_the_original_is_not_touched(finished, tmp_
         if report.verdict != "differs":
             missed.append(f"seed {seed}: {fault}")
     assert missed == []
-    assert verify_here(finished(name)).verdict == "whole"
+    assert verify_here(finished(name)).verdict == "complete"
 
 
 @pytest.mark.parametrize("name", ["imagenet-webdataset", "imagenet-tfrecord"])
@@ -75,7 +75,7 @@ def test_a_truncated_shard_is_one_finding(finished, name, tmp_path):
 @pytest.mark.parametrize("fmt", [pytest.param("webdataset", marks=pytest.mark.long), "imagefolder"])
 def test_damage_in_a_bucket_is_found(finished, bucket_url, fmt):
     url = upload(finished(f"imagenet-{fmt}"), bucket_url)
-    assert verify_here(url, deep=True).verdict == "whole"
+    assert verify_here(url, deep=True).verdict == "complete"
     storage = open_storage(url)
     names = [info.name for info in storage.list("train/")]
     data = storage.read(names[0])
@@ -149,7 +149,7 @@ def test_a_shard_whose_check_kills_its_process_is_undecided(finished, monkeypatc
 
 
 def test_deep_finds_what_an_unchecked_build_let_through(finished):
-    assert verify_here(finished("unchecked")).verdict == "whole"
+    assert verify_here(finished("unchecked")).verdict == "complete"
     report = verify_here(finished("unchecked"), deep=True)
     assert (report.verdict, kinds(report)) == ("differs", {"image"})
     assert ": truncated: " in details(report)
@@ -162,7 +162,7 @@ def test_deep_compares_sides_that_shard_and_index_agree_on(damaged):
     first, *others = copy.read_shard(copy.shards()[0])
     copy.write_shard(copy.shards()[0], [first._replace(height=height), *others])
     copy.sign()
-    assert verify_here(copy.root).verdict == "whole"
+    assert verify_here(copy.root).verdict == "complete"
     report = verify_here(copy.root, deep=True)
     assert kinds(report) == {"image"}
     assert f"height and width ({height - 1}, {first.width}), recorded ({height}, {first.width})" in details(report)
@@ -217,7 +217,7 @@ def test_all_bad_images_of_adopted_data_are_named_at_once(tmp_path):
         Image.new("RGB", (20, 10 + number)).save(folder / f"{number:02}.{kind.lower()}", kind)
     index = adopt_here(tmp_path / "data", tmp_path / "index", digest=True).url
     report = verify_here(index)
-    assert (report.verdict, report.is_adopted, report.samples) == ("whole", True, 70)
+    assert (report.verdict, report.is_adopted, report.samples) == ("complete", True, 70)
     bad = [path.name for path in sorted(folder.iterdir())[:60]]
     for name in bad:
         data = (folder / name).read_bytes()
@@ -239,7 +239,7 @@ def test_bad_images_of_adopted_shards_are_named_by_their_keys(finished, tmp_path
     for path in (data / "dataset.json", data / "index"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     index = adopt_here(data, tmp_path / "index").url
-    assert verify_here(index).verdict == "whole"
+    assert verify_here(index).verdict == "complete"
     manifest = read_manifest(open_storage(index))
     row = open_index(open_storage(index), manifest.splits[0]).read_group(0).to_pylist()[1]
     path = data / manifest.splits[0].shards[0]["file"]
@@ -326,9 +326,9 @@ def test_a_reformatted_manifest_is_found(damaged):
 @pytest.mark.parametrize(
     ("verdict", "changes"),
     [
-        ("whole", {"licence": "MIT"}),
-        ("whole", {"origin": "elsewhere"}),
-        ("whole", {"options": {"seed": 5}}),
+        ("complete", {"licence": "MIT"}),
+        ("complete", {"origin": "elsewhere"}),
+        ("complete", {"options": {"seed": 5}}),
         ("differs", {"name": "other"}),
         ("differs", {"splits": 0}),
     ],

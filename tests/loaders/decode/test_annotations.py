@@ -76,7 +76,7 @@ def source_of(view: RowView, row: int, column: int) -> tuple[float, float]:
 
 albumentations = on_use("albumentations")
 v2 = on_use("torchvision.transforms.v2")
-WHOLE = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
+COMPLETE = RowView(100, 200, 0, 0, 100, 200, 100, 200, 0, 0, False, 100)
 BOXES = AnnotationFields(size=None)
 
 pytestmark = pytest.mark.usefixtures("forked_transforms")
@@ -308,7 +308,7 @@ def test_columns_are_carried_and_chosen():
         "keypoints": [[[15, 30, 2]], [[155, 5, 2]], [[105, 5, 1]]],
     }
     wanted = AnnotationFields(objects="people", keypoints="keypoints", size=None, flip_pairs=())
-    found = carried({"people": columns}, wanted, WHOLE)
+    found = carried({"people": columns}, wanted, COMPLETE)
     assert found.boxes.tolist() == [[10, 20, 30, 40], [90, 0, 10, 10]]
     assert found.keypoints.tolist() == [[[15, 30, 2]], [[0, 0, 0]]]
     assert (found.masks, found.others, len(found)) == (None, {"label": [5, 7]}, 2)
@@ -316,8 +316,8 @@ def test_columns_are_carried_and_chosen():
     assert (last.boxes.tolist(), last.keypoints.shape, last.others) == ([[90, 0, 10, 10]], (1, 1, 3), {"label": [7]})
     assert found.take([]).boxes.shape == (0, 4)
     points_alone = AnnotationFields(objects="people", boxes="", keypoints="keypoints", size=None, flip_pairs=())
-    assert len(carried({"people": columns}, points_alone, WHOLE)) == 3
-    nothing = carried({"people": {name: [] for name in columns}}, wanted, WHOLE)
+    assert len(carried({"people": columns}, points_alone, COMPLETE)) == 3
+    nothing = carried({"people": {name: [] for name in columns}}, wanted, COMPLETE)
     assert (nothing.boxes.shape, nothing.keypoints.shape, len(nothing)) == ((0, 4), (0, 0, 3), 0)
     assert len(Annotations(others={})) == 0
 
@@ -337,7 +337,7 @@ def test_columns_are_carried_and_chosen():
 )
 def test_what_holds_no_annotations_is_refused(objects, words):
     with pytest.raises(FormatError, match=words):
-        carried({"objects": objects}, BOXES, WHOLE)
+        carried({"objects": objects}, BOXES, COMPLETE)
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_what_holds_no_annotations_is_refused(objects, words):
 )
 def test_a_size_that_no_image_has_is_refused(height, words):
     with pytest.raises(FormatError, match=f"^field objects: .*{re.escape(words)}"):
-        carried({"objects": {"bbox": []}, "h": height, "w": 3}, AnnotationFields(size=("h", "w")), WHOLE)
+        carried({"objects": {"bbox": []}, "h": height, "w": 3}, AnnotationFields(size=("h", "w")), COMPLETE)
 
 
 @st.composite
@@ -405,30 +405,30 @@ def test_annotations_of_a_larger_image_are_scaled(data):
 def test_boxes_are_clipped_or_left_out():
     """The row shows the left half of the image."""
     found = [[10, 20, 30, 40], [80, 0, 40, 10], [150, 0, 10, 10], [99, 50, 10, 10], [5, 5, 0, 0], [150, 5, 0, 0]]
-    everything = transform_boxes(found, WHOLE)
+    everything = transform_boxes(found, COMPLETE)
     assert everything.boxes.tolist() == [
         [10, 20, 30, 40], [80, 0, 20, 10], [100, 0, 0, 10], [99, 50, 1, 10], [5, 5, 0, 0], [100, 5, 0, 0]
     ]  # fmt: skip
     assert everything.visibility.tolist() == [1, 0.5, 0, 0.1, 1, 0]
     assert everything.kept.tolist() == [0, 1, 2, 3, 4, 5]
-    visible = transform_boxes(found, WHOLE, min_visibility=0.3, clip=False)
+    visible = transform_boxes(found, COMPLETE, min_visibility=0.3, clip=False)
     assert (visible.kept.tolist(), visible.boxes[1].tolist()) == ([0, 1, 4], [80, 0, 40, 10])
-    assert transform_boxes(found, WHOLE, min_visibility=1).kept.tolist() == [0, 4]
-    nothing = transform_boxes([], WHOLE)
+    assert transform_boxes(found, COMPLETE, min_visibility=1).kept.tolist() == [0, 4]
+    nothing = transform_boxes([], COMPLETE)
     assert (nothing.boxes.shape, nothing.visibility.shape, nothing.kept.shape) == ((0, 4), (0,), (0,))
 
 
 def test_keypoints_move_and_change_sides():
     people = np.zeros((1, 17, 3))
     people[0, 0], people[0, 1], people[0, 2], people[0, 16] = [20, 10, 2], [30, 5, 1], [10, 5, 2], [150, 90, 2]
-    straight = transform_keypoints(people, WHOLE)
+    straight = transform_keypoints(people, COMPLETE)
     assert straight[0, :3].tolist() == people[0, :3].tolist()
     assert straight[0, 16].tolist() == [0, 0, 0]
-    mirrored = transform_keypoints(people, WHOLE._replace(flip=True))
+    mirrored = transform_keypoints(people, COMPLETE._replace(flip=True))
     assert mirrored[0, :3].tolist() == [[80, 10, 2], [90, 5, 2], [70, 5, 1]]
     assert mirrored[0, 5].tolist() == [0, 0, 0]
-    assert transform_keypoints([], WHOLE).shape == (0, 0, 3)
-    assert transform_keypoints(np.zeros((0, 17, 3)), WHOLE).shape == (0, 17, 3)
+    assert transform_keypoints([], COMPLETE).shape == (0, 0, 3)
+    assert transform_keypoints(np.zeros((0, 17, 3)), COMPLETE).shape == (0, 17, 3)
     assert [pair for pair in COCO_FLIP_PAIRS if 15 in pair or 1 in pair] == [(1, 2), (15, 16)]
     assert people[0, 0].tolist() == [20, 10, 2]
 
@@ -436,11 +436,11 @@ def test_keypoints_move_and_change_sides():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: transform_boxes([1, 2, 3, 4], WHOLE), r"boxes must have the shape \(N, 4\)"),
-        (lambda: transform_boxes([[1, 2, 3]], WHOLE), r"got \(1, 3\)"),
-        (lambda: transform_boxes([[1, 2, 3, 4]], WHOLE, min_visibility=2), "a share from 0 to 1"),
-        (lambda: transform_points([1, 2, 3], WHOLE), r"points must have the shape \(\.\.\., 2\)"),
-        (lambda: transform_keypoints([[1, 2, 3]], WHOLE), r"keypoints must have the shape \(N, K, 3\)"),
+        (lambda: transform_boxes([1, 2, 3, 4], COMPLETE), r"boxes must have the shape \(N, 4\)"),
+        (lambda: transform_boxes([[1, 2, 3]], COMPLETE), r"got \(1, 3\)"),
+        (lambda: transform_boxes([[1, 2, 3, 4]], COMPLETE, min_visibility=2), "a share from 0 to 1"),
+        (lambda: transform_points([1, 2, 3], COMPLETE), r"points must have the shape \(\.\.\., 2\)"),
+        (lambda: transform_keypoints([[1, 2, 3]], COMPLETE), r"keypoints must have the shape \(N, K, 3\)"),
     ],
 )
 def test_other_shapes_are_refused(call, words):
@@ -572,35 +572,35 @@ def _encoded(drawn: np.ndarray) -> dict:
 def test_a_square_on_the_edges_of_pixels_is_half_open():
     """Two neighbours share an edge and no pixel; a polygon through middles has its upper left ones."""
     left, right = [10.0, 5, 20, 5, 20, 15, 10, 15], [20.0, 5, 30, 5, 30, 15, 20, 15]
-    first, second = transform_masks([[left], [right]], WHOLE)
+    first, second = transform_masks([[left], [right]], COMPLETE)
     assert np.argwhere(first)[[0, -1]].tolist() == [[5, 10], [14, 19]]
     assert (int(first.sum()), int(second.sum()), int((first & second).sum())) == (100, 100, 0)
-    (middles,) = transform_masks([[[0.5, 0.5, 2.5, 0.5, 2.5, 2.5, 0.5, 2.5]]], WHOLE)
+    (middles,) = transform_masks([[[0.5, 0.5, 2.5, 0.5, 2.5, 2.5, 0.5, 2.5]]], COMPLETE)
     assert np.argwhere(middles).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
-    mirrored = WHOLE._replace(flip=True)
+    mirrored = COMPLETE._replace(flip=True)
     assert (transform_masks([[left]], mirrored) == first[None, :, ::-1]).all()
 
 
 def test_polygons_are_cut_to_the_row():
     """The row shows the left half of the image."""
-    assert transform_polygons([[90, 10, 110, 10, 110, 20, 90, 20], [150, 0, 160, 0, 160, 9]], WHOLE) == [
+    assert transform_polygons([[90, 10, 110, 10, 110, 20, 90, 20], [150, 0, 160, 0, 160, 9]], COMPLETE) == [
         [90, 10, 100, 10, 100, 20, 90, 20]
     ]
-    assert transform_polygons("", WHOLE) == []
-    assert transform_polygons([[5, 5, 6, 6], []], WHOLE) == []
+    assert transform_polygons("", COMPLETE) == []
+    assert transform_polygons([[5, 5, 6, 6], []], COMPLETE) == []
 
 
 def test_odd_segmentations_have_empty_masks():
     odd = ["", "[]", [[]], [[1.0, 2.0]], [[1.0, 2.0, 50.0, 60.0]], {"size": [0, 0], "counts": []}]
-    found = transform_masks(odd, WHOLE)
+    found = transform_masks(odd, COMPLETE)
     assert (found.shape, int(found.sum())) == ((6, 100, 100), 0)
-    assert transform_masks([], WHOLE).shape == (0, 100, 100)
+    assert transform_masks([], COMPLETE).shape == (0, 100, 100)
 
 
 def test_a_large_polygon_of_many_points_is_drawn_in_parts():
     angles = np.linspace(0, 2 * np.pi, 10_000, endpoint=False)
     circle = np.stack([50 + 40 * np.cos(angles), 50 + 40 * np.sin(angles)], axis=1)
-    (mask,) = transform_masks([[circle.ravel().tolist()]], WHOLE)
+    (mask,) = transform_masks([[circle.ravel().tolist()]], COMPLETE)
     rows, columns = np.mgrid[:100, :100] + 0.5
     assert (mask == (np.hypot(rows - 50, columns - 50) < 40)).all()
 
@@ -623,11 +623,11 @@ def test_a_large_polygon_of_many_points_is_drawn_in_parts():
 )
 def test_what_is_no_segmentation_is_refused(segmentation, words):
     with pytest.raises(FormatError, match=words):
-        transform_masks([segmentation], WHOLE)
+        transform_masks([segmentation], COMPLETE)
 
 
 def test_runs_have_no_polygons_and_masks_are_bounded():
     with pytest.raises(UsageError, match=r"no polygons; use loaders\.transform_masks"):
-        transform_polygons({"size": [1, 1], "counts": [1]}, WHOLE)
+        transform_polygons({"size": [1, 1], "counts": [1]}, COMPLETE)
     with pytest.raises(FormatError, match="107,375 masks of 100x100 pixels, expected at most 1,073,741,824 bytes"):
-        transform_masks([""] * (MAX_MASKS_BYTES // 100**2 + 1), WHOLE)
+        transform_masks([""] * (MAX_MASKS_BYTES // 100**2 + 1), COMPLETE)

@@ -5,7 +5,7 @@ import pytest
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.files import STATE_VERSION, check_state, taking_position
 
-WHOLE = {"version": STATE_VERSION, "step": 1, "arrays": {}, "loader": {}, "description": {}}
+COMPLETE = {"version": STATE_VERSION, "step": 1, "arrays": {}, "loader": {}, "description": {}}
 
 
 class Array:
@@ -13,19 +13,19 @@ class Array:
 
 
 def test_a_state_with_all_entries_is_taken():
-    check_state("x", WHOLE, ["arrays"])
+    check_state("x", COMPLETE, ["arrays"])
 
 
 @pytest.mark.parametrize("name", ["step", "arrays", "loader", "description"])
 def test_the_first_entry_that_is_missing_is_named(name):
-    state = {key: value for key, value in WHOLE.items() if key != name}
+    state = {key: value for key, value in COMPLETE.items() if key != name}
     with pytest.raises(FormatError, match=f"x: no entry '{name}'; expected a checkpoint as a run saves it"):
         check_state("x", state, ["arrays"])
 
 
 def test_another_version_is_refused():
     with pytest.raises(UsageError, match="x: version 7, this program reads 1"):
-        check_state("x", {**WHOLE, "version": 7}, [])
+        check_state("x", {**COMPLETE, "version": 7}, [])
 
 
 def test_weights_without_the_state_of_a_run_are_recognised_without_their_framework():
