@@ -211,8 +211,8 @@ def sentences_of_data_on_restart_markers() -> list[str]:
     share = ratios["loader", "restart markers", "bicubic"] / ratios["loader", "originals", "bicubic"]
     return [
         f"decodes a crop in {share:.2f} of the time.",
-        f"On {found['images']:,} crops of photographs of {_kilobytes(found)} the files have "
-        f"{found['restart_bytes'] / found['bytes']:.2f} of their bytes, and one core codes "
+        f"In a test on {found['images']:,} crops of photographs, {_kilobytes(found)} each, files shrank to "
+        f"{found['restart_bytes'] / found['bytes']:.2f} of their size, and one core re-encoded "
         f"{found['transcoded_images_per_s']:.0f} images a second.",
     ]
 
@@ -339,9 +339,9 @@ def sentences_of_the_readme() -> list[str]:
     changes = only(resumed["rows"], loader="dataprep")["changes"]
     wrong = sum(change["repeated"] + change["skipped"] for change in changes)
     return [
-        f"the fastest other loader takes {antialiased} times our processor time for an image of 224 pixels, "
+        f"the fastest other loader takes {antialiased} times as much processor time as ours per 224-pixel image, "
         f"and {plain} times without antialiasing",
-        f"an epoch repeats or skips {wrong} of {resumed['samples']:,} samples",
+        f"its epoch repeats or skips {wrong} of {resumed['samples']:,} samples",
     ]
 
 
