@@ -387,7 +387,7 @@ def sentences_about_near_duplicates() -> list[str]:
     return [
         f"400 million hashes take {took(4e8, 4)}, {took(4e8, 6)} and {took(4e8, 8)}; 5 billion take {took(5e9, 4)} "
         f"and {took(5e9, 6)}.",
-        f"of a million random hashes, {pairs(6)} pairs differ in at most 6 bits, {pairs(8)} in at most 8, and "
+        f"among a million random hashes, {pairs(6)} pairs differ in at most 6 bits, {pairs(8)} in at most 8, and "
         f"{pairs(12)} in at most 12.",
     ]
 
@@ -401,10 +401,10 @@ def sentences_about_living() -> list[str]:
     each = 1e6 * (large["peak_mb"] - middle["peak_mb"]) / (large["rows"] - middle["rows"])
     each_us = 1e6 * select["seconds"] / select["rows"]
     return [
-        f"a view of half of {view['rows'] / 1e6:.0f} million samples takes a rank {view['peak_mb']:.0f} MB, and "
-        f"{resumed['peak_mb']:.0f} MB and {resumed['seconds']:.0f} s to go on in it",
-        f"`select` with a condition takes {select['peak_mb']:.0f} MB and {each_us:.1f} µs a sample",
-        f"near duplicates take {each:.0f} bytes a sample",
+        f"a view that keeps half of {view['rows'] / 1e6:.0f} million samples needs {view['peak_mb']:.0f} MB per rank",
+        f"Resuming in the middle of an epoch takes {resumed['peak_mb']:.0f} MB and {resumed['seconds']:.0f} s",
+        f"`select` with a condition takes {select['peak_mb']:.0f} MB and {each_us:.1f} µs per sample",
+        f"finding near duplicates takes another {each:.0f} bytes per sample",
     ]
 
 
