@@ -281,7 +281,7 @@ def images_of_laion() -> str:
 
 def sentences_of_data_on_laion() -> list[str]:
     ours, *_ = recorded("laion")["rows"]
-    return [images_of_laion(), f"an image costs {ours['cpu_ms_per_image']:.1f} ms of one core"]
+    return [images_of_laion(), f"an image takes {ours['cpu_ms_per_image']:.1f} ms on one core"]
 
 
 def sentences_about_planted_situations() -> list[str]:
@@ -348,8 +348,8 @@ def sentences_of_the_readme() -> list[str]:
 def sentences_about_capacity() -> list[str]:
     cost = next(row.cost for row in measured_here()["dataprep"] if row.image_size == 224)
     return [
-        f"({cost.cpu_ms:.2f} ms an image for our loader at 224 pixels, of which {cost.stored_ms:.2f} grow with the "
-        "stored image;"
+        f"{cost.cpu_ms:.2f} ms per image for our loader at 224 pixels, of which {cost.stored_ms:.2f} ms depend on the "
+        "size of the stored image."
     ]
 
 

@@ -139,7 +139,7 @@ def test_ways_to_build_from_originals_elsewhere_cost_what_the_document_says():
         f"| ${requests:.2f} for requests, ${small:.2f} for the copy (${whole:.2f} without `--resize`) |",
         f"| ${far['one_pass_usd']['total']:.2f} for reading the originals there |",
         f"| ${copied:.2f} for the copy, ${requests:.2f} for requests |",
-        f"${multi['usd_per_gib']:.2f} per GiB also in us-central1, here ${multi['one_pass_usd']['transfer']:.2f}.",
+        f"${multi['usd_per_gib']:.2f} per GiB even in us-central1, here ${multi['one_pass_usd']['transfer']:.2f}.",
         f"--max-usd {math.ceil(1.1 * small)}\n",
     ):
         assert said in shown
@@ -147,7 +147,7 @@ def test_ways_to_build_from_originals_elsewhere_cost_what_the_document_says():
 
 def test_ways_to_read_many_times_cost_what_the_document_says():
     shown = (ROOT / "docs/regions.md").read_text()
-    (words,) = re.findall(r"^dataprep (check-region .* --bucket-location .* --epochs 90)$", shown, re.MULTILINE)
+    (words,) = re.findall(r"^\$ dataprep (check-region .* --bucket-location .* --epochs 90)$", shown, re.MULTILINE)
     found = json.loads(CliRunner().invoke(group, [*words.split(), "--json"]).stdout)["urls"][0]["ways"]
     names = {"direct": "the multi-region US", "cache": "a Rapid Cache in the zone", "copy": "a copy in us-central1"}
     for way in found:
@@ -172,7 +172,7 @@ def test_published_resnets_have_the_plans_of_the_documents_table():
     asked = {name: 44_800 * 4.1 / billions for name, billions in multiplications.items()}
     plans = {name: plan_of(rate, "torchvision", cores=4) for name, rate in asked.items()}
     fifty, hundred, deep = (f"{plans[name].headroom * 100:.0f}" for name in ("50", "101", "152"))
-    shown = f"{plans['50'].images_per_s:,.0f} images/s whatever the model: {fifty}, {hundred} and {deep} % of what"
+    shown = f"{plans['50'].images_per_s:,.0f} images/s for every model: {fifty}, {hundred} and {deep} % of what"
     assert shown in told(CAPACITY)
     assert plans["200"].verdict == "fed"
     with_tfds = plan_of(asked["50"], "tf.data")
@@ -188,9 +188,8 @@ def test_costs_of_clusters_follow_from_the_rates_beside_them():
     )
     cpu_ms = row["result"]["cpu_ms_per_image"]
     rate = 1000 / cpu_ms
-    assert f"A core checks {rate:.0f} images of 105 kB a second, at {cpu_ms:.2f} ms of processor time each" in told(
-        CLUSTERS
-    )
+    checks = f"A core checks {rate:.0f} images a second (105 kB each), at {cpu_ms:.2f} ms of processor time per image"
+    assert checks in told(CLUSTERS)
     images = DATASETS["imagenet"].facts["train"].samples
     hours = images / (rate / 2) / 3600
     minutes, cost = f"{hours / 16 * 60:.0f} minutes", f"${hours * 0.07:.2f}"
@@ -220,5 +219,5 @@ def test_every_document_has_the_same_number_of_imagenets_shards():
     shards = re.findall(r"^\| (?:webdataset|tfrecord)\b.* GB, (\d+) shards \| 6", PUBLISHED, re.MULTILINE)
     webdataset, tfrecord = shards
     assert webdataset == tfrecord
-    assert f"ImageNet's training images make {webdataset} of 256 MiB" in told(CLUSTERS)
+    assert f"ImageNet's training images fill {webdataset} shards of 256 MiB" in told(CLUSTERS)
     assert f"imagenet-train-00000-of-{int(webdataset):05d}.tar" in (ROOT / "docs/written.md").read_text()

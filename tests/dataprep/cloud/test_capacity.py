@@ -348,7 +348,7 @@ def test_the_speed_of_v5p_is_the_ratio_of_two_measurements_of_torchvision(image_
 
 def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
     low, high = sorted({cores.speed for cores in host_cores().values()})
-    assert f"counts as {low} or {high} of one there" in CAPACITY
+    assert f"counts as {low} or {high} of an EPYC core" in CAPACITY
     (measured,), (published,) = (
         [name for name, cores in host_cores().items() if cores.basis == basis]
         for basis in ("measured", "published case")
@@ -360,7 +360,7 @@ def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
         for row in measured
         if loader != "torchvision"
     ]
-    assert f"The lowest that was seen is {min(others):.2f}." in CAPACITY
+    assert f"The lowest figure that we measured is {min(others):.2f}." in CAPACITY
 
 
 speeds = st.floats(0.1, 3)
@@ -469,7 +469,8 @@ def test_the_document_has_the_figures_of_the_table():
     cost = measured_here()["dataprep"][0].cost
     text = " ".join((ROOT / "docs/capacity.md").read_text(encoding="utf-8").split())
     assert (
-        f"({cost.cpu_ms:.2f} ms an image for our loader at 224 pixels, of which {cost.stored_ms:.2f} grow with" in text
+        f"{cost.cpu_ms:.2f} ms per image for our loader at 224 pixels, of which {cost.stored_ms:.2f} ms depend on"
+        in text
     )
 
 

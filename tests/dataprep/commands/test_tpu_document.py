@@ -60,7 +60,7 @@ def test_every_tpu_command_is_documented():
 
 def test_the_list_of_the_day_has_commands_that_there_are_from_the_plan_to_the_end():
     text = (ROOT / "docs/tpu.md").read_text()
-    listed = re.search(r"^## The day itself\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)[1]
+    listed = re.search(r"^## All steps in order\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)[1]
     found = re.findall(r"\[`dataprep ([^`]+)`\]\([^)]+\)", listed)
     assert (found[0], found[-1]) == ("plan-input", "tpu delete")
     assert listed.count("`") == 2 * len(found), "each command has a link"
@@ -85,6 +85,6 @@ def test_the_document_has_the_variables_of_each_framework():
     shown = dict(re.findall(r"`(PJRT_DEVICE|JAX_PLATFORMS)=(\S+?)` for `", text))
     ours = [(name, of[name]) for of in FRAMEWORKS.values() for name in ("PJRT_DEVICE", "JAX_PLATFORMS") if name in of]
     assert shown == dict(ours)
-    assert "`PJRT_DEVICE=TPU` for `torch`, the default, `JAX_PLATFORMS=tpu,cpu` for `jax`" in text
-    assert "neither of them for `torch-tpu`" in text
+    assert "`PJRT_DEVICE=TPU` for `torch` (the default) and `JAX_PLATFORMS=tpu,cpu` for `jax`" in text
+    assert "but neither for `torch-tpu`" in text
     assert not {"PJRT_DEVICE", "JAX_PLATFORMS"} & FRAMEWORKS["torch-tpu"].keys()
