@@ -246,3 +246,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # threads of Grain still read ahead, and would try the emulator, which has ended, for five minutes
