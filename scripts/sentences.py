@@ -364,7 +364,7 @@ def sentences_about_bottlenecks() -> list[str]:
     found = [result for result in recorded_lines("diagnose-unseen") if result["seed"] == 618033]
     right = sum(each["verdict"] != "wrong" for each in found)
     return [
-        f"right in {right} of {len(found)} planted situations on which it was not tuned",
+        f"right in {right} of {len(found)} test cases that it wasn't tuned on",
     ]
 
 
