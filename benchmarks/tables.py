@@ -1,7 +1,7 @@
-"""The tables of README.md, made from the --json files of the benchmarks: python benchmarks/tables.py
+"""The tables of README.md, made from the --json files of the benchmarks: python benchmarks/tables.py writes them there.
 
-Every ratio is of two rates in one file, and one below its target is marked as short. Write a new run to results/ with
---json, and copy what this prints into README.md; a test compares them.
+Every ratio is of two rates in one file, and one below its target is marked as short. A table is found by its first
+line. Write a new run to results/ with --json first; a test compares it with README.md.
 """
 
 from __future__ import annotations
@@ -539,11 +539,19 @@ def _table(header: list[str], lines: Iterable[list[str]]) -> list[str]:
     return [joined(header), "|" + "---|" * len(header), *map(joined, lines)]
 
 
+def with_tables(text: str) -> str:
+    """Return a document whose tables have the recorded figures."""
+    for table in (
+        *(table(recorded(name)) for name, table in TABLES.items()),
+        arena_verdicts(recorded("arena")),
+        unseen_table(recorded_lines("diagnose-unseen")),
+    ):
+        before, header, after = text.partition(f"{table[0]}\n")
+        rows = re.match(r"(\|.*\n)*", after)
+        text = before + "".join(f"{line}\n" for line in table) + after[rows.end() :] if header and rows else text
+    return text
+
+
 if __name__ == "__main__":
-    for name, table in TABLES.items():
-        print(*table(recorded(name)), "", sep="\n")
-        if name == "arena":
-            print(*arena_verdicts(recorded(name)), "", sep="\n")
-        if name in ("build", "build-large", "own-data", "restart", "views"):
-            print(f"The slowest round of a row takes {spread(recorded(name))}.\n")
-    print(*unseen_table(recorded_lines("diagnose-unseen")), sep="\n")
+    README = Path(__file__).with_name("README.md")
+    README.write_text(with_tables(README.read_text()))
