@@ -215,9 +215,9 @@ class BucketLoad:
             return ""
         in_shards = self.images_per_s * self.bytes_per_image / READ_BYTES
         return (
-            f"But objects of {human_bytes(self._object_bytes)} take {self.requests_per_s:,.0f} requests/s, of which a "
-            f"bucket serves about {self.first_requests_per_s:,.0f} at first, and more only as the load grows: pack "
-            f"them into shards (dataprep build folder), which take {in_shards:,.0f}."
+            f"But objects of {human_bytes(self._object_bytes)} need {self.requests_per_s:,.0f} requests/s, but a bucket "
+            f"serves only about {self.first_requests_per_s:,.0f} at first, and more as the load grows: pack them into "
+            f"shards (dataprep build folder), which need {in_shards:,.0f}."
         )
 
     def document(self) -> dict[str, object]:

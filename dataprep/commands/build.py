@@ -653,10 +653,11 @@ def plan_lines(plan: Plan) -> Iterator[str]:
     before = "" if plan.options.images.short_side is None else " before --resize"
     for split in plan.splits:
         passes = FORMATS[plan.options.format].passes_written(split.repeat_stored)
+        count, stored = split.repeat_count, split.repeat_stored
         yield (
             f"  {split.name}: {counted(sum(split.shard_samples), 'sample')} in "
-            f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}{before}; "
-            f"an epoch makes {counted(split.repeat_count, 'pass')}, {split.repeat_stored} stored"
+            f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}{before}"
+            + (f"; {count} passes an epoch, {stored} stored" if count > 1 else "")
         )
     if not plan.classes:
         yield "  labels: none"

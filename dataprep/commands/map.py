@@ -105,16 +105,18 @@ class Mapped:
     def __str__(self) -> str:
         lines = []
         for name, count in self.made.items():
-            would = f"were made: {self.types[name]}" if self.types[name] else "would be made"
-            kept = f"; {self.existed[name]:,} existed" if self.existed[name] else ""
-            lines.append(f"{name}: values of {counted(count, 'sample')} {would}{kept}")
+            kept = f"; {self.existed[name]:,} had values" if self.existed[name] else ""
+            done, of = ("computed", f" ({self.types[name]})") if self.types[name] else ("would be computed", "")
+            lines.append(f"{name}: {done} for {counted(count, 'sample')}{of}{kept}")
         return "\n".join(lines)
 
 
 def _mapped(asked: Map, viewer: Viewer) -> Mapped:
     url, view = address(str(asked.url))
     if view:
-        raise UsageError(f"{asked.url}: a column belongs to a dataset, not to a view: make it for {url}, and its views have it, too")
+        raise UsageError(
+            f"{asked.url}: a column belongs to a dataset, not to a view: make it for {url}, and its views have it, too"
+        )
     asked.choice()  # refuses what no engine can do
     made, existed, types = dict[str, int](), dict[str, int](), dict[str, str]()
     with BuildProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:

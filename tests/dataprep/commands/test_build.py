@@ -44,7 +44,7 @@ def test_source_and_output_must_differ(originals):
 
 def test_a_plan_is_described_by_split():
     (line,) = plan_lines(small_plan())
-    assert line == "  val: 3 samples in 2 shards, about 900 B; an epoch makes 1 pass, 1 stored"
+    assert line == "  val: 3 samples in 2 shards, about 900 B"
     annotated = replace(small_plan(), features={"box": Feature("float64", (None, 4)), "caption": Feature("text")})
     assert list(plan_lines(annotated))[1:] == ["  features: box (lists of list of 4 float64), caption (text)"]
 

@@ -57,7 +57,7 @@ def test_a_dry_run_says_what_would_be_made_and_writes_nothing(root):
     before = digests(root)
     shown = printed(command, root, "--column", f"size={FUNCTION}", "--dry-run")
     samples = dataprep.open(str(root)).splits["train"].samples
-    assert shown == f"size: values of {samples} samples would be made (dry run: nothing was written)\n"
+    assert shown == f"size: would be computed for {samples} samples (dry run: nothing was written)\n"
     assert digests(root) == before
 
 
