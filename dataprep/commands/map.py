@@ -106,7 +106,7 @@ class Mapped:
         lines = []
         for name, count in self.made.items():
             kept = f"; {self.existed[name]:,} had values" if self.existed[name] else ""
-            done, of = ("computed", f" ({self.types[name]})") if self.types[name] else ("would be computed", "")
+            done, of = ("computed", f": {self.types[name]}") if self.types[name] else ("would be computed", "")
             lines.append(f"{name}: {done} for {counted(count, 'sample')}{of}{kept}")
         return "\n".join(lines)
 
