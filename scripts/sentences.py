@@ -210,9 +210,9 @@ def sentences_of_data_on_restart_markers() -> list[str]:
     found, ratios = recorded("restart"), ratios_of_restart()
     share = ratios["loader", "restart markers", "bicubic"] / ratios["loader", "originals", "bicubic"]
     return [
-        f"decodes a crop in {share:.2f} of the time.",
-        f"In a test on {found['images']:,} crops of photographs, {_kilobytes(found)} each, files shrank to "
-        f"{found['restart_bytes'] / found['bytes']:.2f} of their size, and one core re-encoded "
+        f"decodes a crop in {100 * share:.0f} % of the time.",
+        f"In a test on {found['images']:,} crops of photographs, {_kilobytes(found)} each, files shrank by "
+        f"{100 - 100 * found['restart_bytes'] / found['bytes']:.0f} %, and one core re-encoded "
         f"{found['transcoded_images_per_s']:.0f} images a second.",
     ]
 
@@ -339,8 +339,8 @@ def sentences_of_the_readme() -> list[str]:
     changes = only(resumed["rows"], loader="dataprep")["changes"]
     wrong = sum(change["repeated"] + change["skipped"] for change in changes)
     return [
-        f"the fastest other loader takes {antialiased} times as much processor time as ours per 224-pixel image, "
-        f"and {plain} times without antialiasing",
+        f"the fastest other loader needs {antialiased} times our CPU time per 224-pixel image, "
+        f"or {plain} times without antialiasing",
         f"its epoch repeats or skips {wrong} of {resumed['samples']:,} samples",
     ]
 
