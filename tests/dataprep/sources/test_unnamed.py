@@ -43,4 +43,4 @@ def test_nothing_is_said_of_more_pictures_than_are_compared(tmp_path, monkeypatc
 
 def test_the_documented_bounds_are_those_of_the_code():
     document = " ".join((Path(__file__).parents[3] / "DATA.md").read_text().split())
-    assert f"above {table.MAX_NAMED:,} pictures in the table or {table.MAX_LISTED:,} files in the folders" in document
+    assert f"up to {table.MAX_NAMED:,} pictures in the table and {table.MAX_LISTED:,} files" in document
