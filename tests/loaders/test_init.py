@@ -105,10 +105,10 @@ def test_an_adapter_lists_the_public_names_that_it_defines(name):
 def test_defaults_in_the_guide_are_those_of_the_settings():
     guide, config = " ".join((ROOT / "docs/loaders.md").read_text().split()), LoaderConfig(batch_size=1)
     for shown in (
-        f"blocks of about {config.block_bytes >> 20} MiB, deals them to {config.num_streams} streams",
+        f"blocks of about {config.block_bytes >> 20} MiB, distributes them over {config.num_streams} streams",
         f"divides {config.num_streams}, no two",
         f"`prefetch_bytes` ({config.prefetch_bytes >> 30} GiB)",
-        f"up to {MAX_THREADS} in one process",
+        f"Each process decodes with up to {MAX_THREADS} threads",
     ):
         assert shown in guide
     assert config.window == 2, "mixes two blocks"
