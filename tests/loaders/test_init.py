@@ -108,7 +108,7 @@ def test_defaults_in_the_guide_are_those_of_the_settings():
         f"blocks of about {config.block_bytes >> 20} MiB, distributes them over {config.num_streams} streams",
         f"divides {config.num_streams}, no two",
         f"`prefetch_bytes` ({config.prefetch_bytes >> 30} GiB)",
-        f"Each process decodes with up to {MAX_THREADS} threads",
+        f"one thread per core, up to {MAX_THREADS}",
     ):
         assert shown in guide
     assert config.window == 2, "mixes two blocks"
