@@ -281,7 +281,7 @@ def images_of_laion() -> str:
 
 def sentences_of_data_on_laion() -> list[str]:
     ours, *_ = recorded("laion")["rows"]
-    return [images_of_laion(), f"an image takes {ours['cpu_ms_per_image']:.1f} ms on one core"]
+    return [images_of_laion(), f"Processing takes {ours['cpu_ms_per_image']:.1f} ms per image on one core"]
 
 
 def sentences_about_planted_situations() -> list[str]:
