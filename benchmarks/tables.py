@@ -517,7 +517,8 @@ def spread(document: dict[str, Any]) -> str:
     rounds = (found.get("wall_s") or found["cpu_ms"] for found in results)
     ratios = [max(figures) / min(figures) for figures in rounds]
     return (
-        f"{statistics.median(ratios):.2f} times as long as its fastest in the median, {max(ratios):.2f} times at worst"
+        f"{statistics.median(ratios):.2f} times as long as its fastest (median of all rows; at worst, "
+        f"{max(ratios):.2f} times)"
     )
 
 

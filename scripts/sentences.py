@@ -84,10 +84,10 @@ def sentences_about_builds() -> list[str]:
     return [
         f"({rows['decode', 2, 'dataprep tfrecord']['ratio']:.2f} with two workers)",
         f"({min(shares):.2f} to {max(shares):.2f})",
-        f"largest process has {largest_mb:.0f} MB",
-        f"the slowest round of a row took {spread(document)}",
-        f"an image takes one worker {webdataset:.2f} ms of processor time as `webdataset` and {tfrecord:.2f} ms as "
-        f"`tfrecord`: a core makes {1000 / webdataset:.0f} and {1000 / tfrecord:.0f} images a second.",
+        f"largest process uses {largest_mb:.0f} MB",
+        f"has every round. A row's slowest round takes {spread(document)}.",
+        f"one worker needs {webdataset:.2f} ms of processor time per image for `webdataset` and {tfrecord:.2f} ms for "
+        f"`tfrecord`, so one core writes {1000 / webdataset:.0f} and {1000 / tfrecord:.0f} images a second.",
     ]
 
 
@@ -103,7 +103,7 @@ def sentences_about_large_builds() -> list[str]:
     _hold({row["target"] for row in document["rows"] if row["name"].startswith("dataprep")} == {0.85})
     _hold(not any("short of" in line for line in TABLES["build-large"](document)))
     size = f"{document['images']:,} images of {_kilobytes(document)}"
-    return [f"with {size}, which are 4,000 files four times, in {document['shards']} shards"]
+    return [f"writes {size} (4,000 files, each four times) to {document['shards']} shards"]
 
 
 def sentences_about_buckets() -> list[str]:
@@ -117,12 +117,12 @@ def sentences_about_buckets() -> list[str]:
     shares = (" and ".join(f"{row['of_disk_by_cpu']:.2f}" for row in rows) for rows in (checked, unchecked))
     peak_mb = max(row["peak_mb"] for row in document["rows"])
     return [
-        f"The plain loops miss it, too: {least} to {most} with the check, {least_unchecked} to {most_unchecked} "
-        "without.",
-        "would have {} of its rate there, and without the check {}.".format(*shares),
-        f"In the median round the largest process takes {peak_mb:.0f} MB at most",
-        f"{document['images']:,} images, medians of three rounds",
-        f"answers each request after {document['latency_ms']:g} ms",
+        f"The plain loops miss it too: they reach {least} to {most} with the check and {least_unchecked} to "
+        f"{most_unchecked} without it.",
+        "would reach {} of the rate there with the check, and {} without it.".format(*shares),
+        f"In the median round, the largest process uses at most {peak_mb:.0f} MB",
+        f"builds {document['images']:,} images with one worker; the figures are medians of three rounds",
+        f"responds to each request after {document['latency_ms']:g} ms",
     ]
 
 
@@ -130,7 +130,10 @@ def sentences_about_scale() -> list[str]:
     found = recorded("scale")
     share = "" if found["share"] == 1 else f" --share {found['share']:g}"
     train, val = (f"{round(found['share'] * found[split]):,}" for split in ("train", "val"))
-    return [f"`benchmarks/scale.py{share}`, {train} + {val} pictures of 2 kB", "60 s for the build and 20 s to verify."]
+    return [
+        f"`benchmarks/scale.py{share}` uses {train} + {val} pictures of 2 kB",
+        "60 s for the build and 20 s to verify.",
+    ]
 
 
 def sentences_about_own_data() -> list[str]:
@@ -139,9 +142,9 @@ def sentences_about_own_data() -> list[str]:
     slower = " and ".join(f"{1 / row['ratio']:.1f}" for row in fastest if row["check"] == "decode")
     shown = " and ".join(f"{row['ratio']:.2f}" for row in fastest if row["check"] == "none")
     return [
-        f"copies files that it does not look at, {slower} times as fast as a build that",
-        f"A build without the check has {shown} times its rate.",
-        f"The slowest round of a row takes {spread(document)}. ### How `laion.py` compares",
+        f"copies files without looking at them, {slower} times as fast as a build that",
+        f"A build without the check reaches {shown} times its rate.",
+        f"A row's slowest round takes {spread(document)}. ### `laion.py`: building from URLs",
     ]
 
 
@@ -167,10 +170,11 @@ def sentences_about_views() -> list[str]:
     document, cost = recorded("views"), costs_of_views()
     return [
         f"Eight views cost our loader {cost['eight']} decodes, below the target of 2.5.",
-        f"area cost {cost['whole']}, within theirs of 1.3; two of 0.4 to 1 cost {cost['two']}, above it, and "
-        f"{cost['like']} times one of their own area",
-        f"even for one crop. The slowest round of a row takes {spread(document)}.",
-        f"--corpus DIR`, {document['images']} crops of photographs, {_kilobytes(document)} each",
+        f"area cost {cost['whole']}, below the target of 1.3. Two views of area 0.4 to 1 cost {cost['two']}, above the "
+        f"target, and {cost['like']} times as much as one view of that area",
+        f"even for one crop. A row's slowest round takes {spread(document)}.",
+        f"`benchmarks/views.py --corpus DIR` uses {document['images']:,} crops of photographs, {_kilobytes(document)} "
+        "each",
     ]
 
 
@@ -200,9 +204,10 @@ def sentences_about_restart_markers() -> list[str]:
     speeds = [ratios["decoder, extension", "originals", each] / ratios["decoder, libraries", "originals", each]
               for each in both]  # fmt: skip
     return [
-        f"takes {bicubic:.3f} of a full decode, bicubic, and {bilinear:.3f} bilinear",
-        f"{targets['bicubic']:.3f} and {targets['bilinear']:.3f} are wanted, and met.",
-        f"{speeds[0]:.2f} of its speed at 224, bicubic, and {speeds[1]:.2f} bilinear",
+        f"takes {bicubic:.3f} of a full decode with bicubic interpolation and {bilinear:.3f} with bilinear",
+        f"which meets the targets of {targets['bicubic']:.3f} and {targets['bilinear']:.3f}.",
+        f"reaches {speeds[0]:.2f} of its speed at 224 pixels with bicubic interpolation and {speeds[1]:.2f} with "
+        "bilinear",
     ]
 
 
@@ -237,23 +242,24 @@ def sentences_about_engines() -> list[str]:
     document = recorded("engines")
     _hold(only(document["rows"], engine="ray")["of_local"] >= 0.9)
     size = f"{document['images']:,} images of {_kilobytes(document)} in {document['shards']} shards"
-    return [f"`benchmarks/engines.py --corpus DIR`, {size}, {document['rounds']} rounds"]
+    return [f"`benchmarks/engines.py --corpus DIR` builds {size}, in {document['rounds']} rounds"]
 
 
 def sentences_about_grain() -> list[str]:
     found = recorded("grain")
-    facts = f"{found['images']:,} crops of photographs, batches of 64, {found['image_size']} pixels, medians of"
-    return [f"{facts} {found['rounds']} rounds; every request to the bucket takes {found['latency_ms']:g} ms."]
+    facts = f"reads {found['images']:,} crops of photographs in batches of 64 at {found['image_size']} pixels;"
+    rounds = f"the figures are medians of {found['rounds']} rounds."
+    return [f"{facts} {rounds} Every request to the bucket takes {found['latency_ms']:g} ms."]
 
 
 def sentences_about_packs() -> list[str]:
     plans = recorded("packs")["plans"]
     grain = plans["grain"]
     return [
-        f"Padding of two whole epochs is {plans['padding_two_epochs']:.2%}, and {plans['many_padding']:.2%} for "
-        f"{plans['many_images']:,} images of such sizes, which are planned in {plans['many_planned_s']:.1f} s of one "
-        f"core. Grain's best fit in {grain['bins']} bins packs {grain['images']:,} images of the same lengths with "
-        f"{grain['padding']:.2%}, in {grain['seconds']:.0f} s;"
+        f"Padding is {plans['padding_two_epochs']:.2%} over two complete epochs, and {plans['many_padding']:.2%} for "
+        f"{plans['many_images']:,} images of such sizes, which one core plans in {plans['many_planned_s']:.1f} s. "
+        f"Grain's best fit in {grain['bins']} bins packs {grain['images']:,} images of the same lengths with "
+        f"{grain['padding']:.2%} padding, in {grain['seconds']:.0f} s."
     ]
 
 
@@ -264,11 +270,11 @@ def sentences_about_laion() -> list[str]:
     times, bound = ours[rate] / best[rate], loops[rate] / encoding[rate]
     _hold(times >= 1.5 and bound < 0.9)
     return [
-        f"reaches {times:.2f} times img2dataset's better setting, where 1.5 are wanted",
-        f"({ours['images_per_s'] / best['images_per_s']:.1f} times with its start)",
-        f"and {ours[rate] / encoding[rate]:.2f} of (a) in images/s",
+        f"our build is {times:.2f} times as fast as img2dataset with its better setting; the target is 1.5.",
+        f"Including startup, it's {ours['images_per_s'] / best['images_per_s']:.1f} times as fast.",
+        f"It reaches {ours[rate] / encoding[rate]:.2f} of (a) in images/s and "
         f"{encoding['cpu_ms_per_image'] / ours['cpu_ms_per_image']:.2f} in processor time",
-        f"reach {bound:.2f} of (a), and our build {ours[rate] / loops[rate]:.2f} of (c).",
+        f"reach {bound:.2f} of (a), and our build reaches {ours[rate] / loops[rate]:.2f} of (c).",
         images_of_laion(),
     ]
 
@@ -292,12 +298,12 @@ def sentences_about_planted_situations() -> list[str]:
     undecided = ("none", "one", "two", "three", "four")[verdicts.count("undecided")]
     first, second = ("meets" if good else "misses" for good in (right >= 0.95 * len(found), near >= 0.9 * len(found)))
     return [
-        f"{right} of {len(found)} right, {undecided} of them undecided, which {first} the first target",
-        f"and {second} the second: {near} what-ifs are within 10 % (median error "
+        f"{right} of {len(found)} diagnoses are right, {undecided} of them undecided, which {first} the first target.",
+        f"It {second} the second: {near} what-ifs are within 10 % (median error "
         f"{_percent(median(each['error'] for each in found))})",
-        f"The other {len(far)} bring between {_percent(-min(far), 0)} less and {_percent(max(far), 0)} more than was "
-        "said.",
-        "Seed 8128 misses both targets, seed 27182 the second.",
+        f"For the other {len(far)}, the measured rate is between {_percent(-min(far), 0)} below and "
+        f"{_percent(max(far), 0)} above the prediction.",
+        "Seed 8128 misses both targets, and seed 27182 misses the second.",
     ]
 
 
@@ -312,10 +318,10 @@ def sentences_about_the_arena() -> list[str]:
             (ours if row["name"].startswith("ours") else peers).append(median(row["first_batch_s"]))
     _hold(document["errors"] == {})
     return [
-        f"Our formats, {document['images']:,} images of {_kilobytes(document)}, {document['taken']:,} of them a run, "
-        f"batches of {document['batch_size']}, {document['workers']} workers",
-        f"Our first batch comes after {min(ours):.1f} to {max(ours):.1f} s, those of the peers after {min(peers):.1f} "
-        f"to {max(peers):.1f} s",
+        f"tests our formats on {document['images']:,} images of {_kilobytes(document)}, {document['taken']:,} of "
+        f"them per run, in batches of {document['batch_size']}, with {document['workers']} workers",
+        f"Our first batch arrives after {min(ours):.1f} to {max(ours):.1f} s, and the peers' first batches after "
+        f"{min(peers):.1f} to {max(peers):.1f} s",
         *recorded("arena")["errors"],
     ]
 
