@@ -87,7 +87,7 @@ def sentences_about_builds() -> list[str]:
         f"largest process uses {largest_mb:.0f} MB",
         f"has every round. A row's slowest round takes {spread(document)}.",
         f"one worker needs {webdataset:.2f} ms of processor time per image for `webdataset` and {tfrecord:.2f} ms for "
-        f"`tfrecord`, so one core writes {1000 / webdataset:.0f} and {1000 / tfrecord:.0f} images a second.",
+        f"`tfrecord`, so one core writes {1000 / webdataset:.0f} or {1000 / tfrecord:.0f} images a second.",
     ]
 
 
