@@ -49,7 +49,7 @@ class Writer:
         return not self.format and not self.script
 
 
-GIVEN = "shuffle (is given it), digests"
+GIVEN = "shuffle (gets a shuffled list), digests"
 WRITERS = (
     Writer(name="dataprep webdataset", format="webdataset", check="decode", lacks=""),
     Writer(name="dataprep tfrecord", format="tfrecord", check="decode", lacks=""),

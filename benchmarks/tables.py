@@ -453,19 +453,19 @@ def living_table(document: dict[str, Any]) -> list[str]:
     names = {
         "whole": "a rank, all samples",
         "view": "a rank, a view of half",
-        "resumed": "a rank that goes on in that view",
+        "resumed": "a rank that resumes in that view",
         "select": "`select --where`",
         "near": '`select --dedup "phash<=4"`',
     }
     lines = []
     for what, name in names.items():
         small, middle, large = (row for row in document["table"] if row["what"] == what)
-        foretold = _on_line(small, middle, large["rows"])
+        predicted = _on_line(small, middle, large["rows"])
         more = (f"{_on_line(middle, large, rows):,.0f}" for rows in LARGER_ROWS)
-        figures = (f"{large['seconds']:,.0f}", f"{large['peak_mb']:,.0f}", f"{foretold:,.0f}")
+        figures = (f"{large['seconds']:,.0f}", f"{large['peak_mb']:,.0f}", f"{predicted:,.0f}")
         lines.append([name, f"{large['rows']:,}", *figures, *more])
     larger = (f"MB with {rows / 1e9:g} billion" for rows in LARGER_ROWS)
-    return _table(["`living.py`", "samples", "CPU s", "MB", "foretold MB", *larger], lines)
+    return _table(["`living.py`", "samples", "CPU s", "MB", "predicted MB", *larger], lines)
 
 
 def _on_line(first: dict[str, Any], second: dict[str, Any], rows: int) -> float:
