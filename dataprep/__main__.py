@@ -5,9 +5,25 @@ command line only when it is run.
 """
 
 import sys
+from contextlib import suppress
 
 from dataprep import __version__
 from dataprep.host.program import leave_current_folder, unsupported
+
+WORKER_MODULES = (
+    "dataprep.builder.fork_server",
+    "dataprep.builder.archives",
+    "numpy",
+    "pyarrow.parquet",
+    "simplejpeg",
+)
+"""Modules that workers of builds import, which takes as long as the imports of the command itself."""
+
+
+def will_build(arguments: list[str]) -> bool:
+    """Return whether these arguments of the command line probably build on this machine."""
+    others = {"--dry-run", "--runner", "--help", "--help-all", "-h"}
+    return arguments[:1] == ["build"] and "--source" in arguments and not others & {*arguments}
 
 
 def main() -> None:
@@ -18,6 +34,11 @@ def main() -> None:
         print(f"dataprep, version {__version__}")
         return
     if not problem:
+        if will_build(sys.argv[1:]):
+            from dataprep.host.processes import start_fork_server
+
+            with suppress(OSError):  # the pool says what to do
+                start_fork_server(WORKER_MODULES)
         try:
             from dataprep.cli import main as run
         except ModuleNotFoundError as error:

@@ -16,7 +16,6 @@ import ctypes
 import gc
 import heapq
 import multiprocessing
-import multiprocessing.forkserver
 import os
 import signal
 import tempfile
@@ -37,7 +36,15 @@ from typing import Any, TypeVar
 
 from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, FullError, StorageError, UsageError
 from dataprep.host.heartbeat import STALL_S, BeatCounter, Standstill, beat, beat_into, minutes
-from dataprep.host.processes import BUILD_ENVIRONMENT, KILL_S, end_or_leave, environment, on_parents_death, without_main
+from dataprep.host.processes import (
+    BUILD_ENVIRONMENT,
+    KILL_S,
+    end_or_leave,
+    environment,
+    on_parents_death,
+    start_fork_server,
+    without_main,
+)
 from dataprep.host.program import COLLECT_AFTER, names_advice
 from dataprep.messages import counted, one_line
 from dataprep.storage.errors import FULL, GO_ON
@@ -274,15 +281,13 @@ class Pool:
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Pool:
-        self._context.set_forkserver_preload(self._preload)
-        with environment(BUILD_ENVIRONMENT), without_main():
-            try:
-                multiprocessing.forkserver.ensure_running()
-            except OSError as error:
-                raise UsageError(
-                    f"workers cannot be started with {tempfile.gettempdir()} as the folder for temporary files "
-                    f"({error}); set TMPDIR to one that can be written to and has a short path"
-                ) from error
+        try:
+            start_fork_server(self._preload)
+        except OSError as error:
+            raise UsageError(
+                f"workers cannot be started with {tempfile.gettempdir()} as the folder for temporary files "
+                f"({error}); set TMPDIR to one that can be written to and has a short path"
+            ) from error
         return self
 
     def __exit__(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import multiprocessing
+import multiprocessing.forkserver
 import os
 import signal
 import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
@@ -78,6 +78,14 @@ def without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+def start_fork_server(modules: Sequence[str]) -> None:
+    """Start the process that forks workers and imports modules first, and return at once. Only the first call chooses
+    the modules. Raises OSError if the folder for temporary files cannot have its socket."""
+    multiprocessing.get_context("forkserver").set_forkserver_preload([*modules])
+    with environment(BUILD_ENVIRONMENT), without_main():
+        multiprocessing.forkserver.ensure_running()
 
 
 def end_or_leave(process: BaseProcess) -> bool:
