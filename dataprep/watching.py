@@ -105,7 +105,7 @@ class BuildSnapshot(Snapshot):
                 named = ", ".join(f"{count:,} {reason}" for reason, count in sorted(reasons.items()))
                 parts.append(f"{sum(reasons.values()):,} {what} ({named})")
         if self.finished_shards == self.shards:
-            parts.append("index and manifest are being written")
+            parts.append("index and manifest are written next")
         return _told(f"{printable(self.name)} as {self.format}: {'; '.join(parts)}", self.idle_s)
 
 

@@ -157,6 +157,8 @@ class BuildResult:
     """Number of shards that this run built; the others were done before."""
     assembled: bool
     """Whether this run wrote the manifest."""
+    others: int = 0
+    """Number of shards that other processes built during this run."""
 
 
 def prepare(request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:
@@ -386,14 +388,15 @@ def _build(
         done = listed.result()
     build = outputs.open_build(storage.url, claim.root, claim.pointer)
     build.storage.remove_stale_spools()
-    all_built = attempt = 0
+    all_built = attempt = others = 0
     while True:
         attempt += 1
-        missing, built = _build_missing(build, done, request, engine, progress)
+        missing, built = _build_missing(build, done, request, engine, progress, joins=not is_fresh)
         all_built += built
+        others += missing - built
         manifest = _finished(storage, claim.plan, request) if built < missing else None  # others have built the rest
         if manifest is not None:
-            return BuildResult(manifest, all_built, assembled=False)
+            return BuildResult(manifest, all_built, assembled=False, others=others)
         try:
             manifest, assembled = _assemble(build, request, progress)
         except LostError as error:
@@ -402,7 +405,7 @@ def _build(
             progress.log(f"warning: {error.what}; they are built again")
             done = finished_shards(build.storage, claim.root)
         else:
-            return BuildResult(manifest, all_built, assembled=assembled)
+            return BuildResult(manifest, all_built, assembled=assembled, others=others)
 
 
 def _owner_and_manifest(
@@ -433,12 +436,24 @@ def _finished(storage: Storage, plan: Plan, request: BuildRequest) -> Manifest |
 
 
 def _build_missing(
-    build: outputs.OpenBuild, done: set[int], request: BuildRequest, engine: Engine, progress: Progress
+    build: outputs.OpenBuild,
+    done: set[int],
+    request: BuildRequest,
+    engine: Engine,
+    progress: Progress,
+    *,
+    joins: bool = False,
 ) -> tuple[int, int]:
-    """Build the shards not in `done`; return the numbers of missing shards and of shards that this run built."""
+    """Build the shards not in `done`; return the numbers of missing shards and of shards that this run built.
+
+    Args:
+        joins: Another process may be building from the first missing shard on; begin in the middle.
+    """
     plan, built = build.plan, 0
     progress.planned(plan, done)
     missing = [index for index in range(plan.num_shards) if index not in done]
+    if joins:
+        missing = [*missing[len(missing) // 2 :], *missing[: len(missing) // 2]]
     job = recipe_of(plan.options.dataset).job(request, build.root, len(missing))
     if len(build.claim.pointer) <= MAX_SENT_POINTER_BYTES:
         job = replace(job, pointer=build.claim.pointer)

@@ -487,7 +487,7 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
     if request.append and not result.assembled:
         click.echo(f"{output}: the source has nothing more; revision {manifest.revision} stays")
         return
-    if not (result.shards_built or result.assembled):
+    if not (result.shards_built or result.assembled or result.others):
         click.echo(
             f"{output} was complete already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
             f"compared; check them with: dataprep verify {shell_words(output)}"

@@ -34,7 +34,7 @@ from dataprep.storage import Storage, open_storage
 from dataprep.storage.checksums import crc32c_number
 
 _UNNAMED = (
-    "the table's columns are not LAION's: a new dataset is called laion all the same, of unknown origin and licence; "
+    "the table's columns are not LAION's, but a new dataset is still named laion, of unknown origin and licence; "
     "`name` NAME, `origin` and `licence` say what it is"
 )
 _making = threading.Lock()

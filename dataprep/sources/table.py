@@ -196,14 +196,18 @@ class UnusableImages:
                 yield (
                     f"{self._lack(table, missing, rows)}; expected paths relative to the table or to `source`: name "
                     f"their column with `image_column` (now {self._image_column}), or put the table into the folder "
-                    f"where the paths begin{self._in_archive()}"
+                    f"where the paths begin{self._found_elsewhere()}"
                 )
 
-    def _in_archive(self) -> str:
-        """Return advice in case the images are in an archive next to the table."""
+    def _found_elsewhere(self) -> str:
+        """Return advice in case the images are in a folder or an archive next to the table."""
         if not self._root.is_local:
             return ""
-        beside = sorted(path.name for path in Path(self._root.url).iterdir() if path.suffix.lower() in (".zip", ".tar"))
+        near, (first, _) = sorted(Path(self._root.url).iterdir()), next(iter(self.missing))
+        for folder in near:
+            if (folder / first).is_file():
+                return f", such as {shown(folder.name)}, which has {shown(first)}"
+        beside = [path.name for path in near if path.suffix.lower() in (".zip", ".tar")]
         if not beside:
             return ""
         unpack = (
@@ -460,7 +464,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         for first, second, _ in keys.same_items(pictures, lambda picture: picture.key.lower()):
             self._problems.note(
                 f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
-                "case; set `key_from` to row or to a column whose values differ, or remove one of two equal rows"
+                "case: keys are the images' paths, unless `key_from` is row, or a column whose values differ"
             )
 
     def _refuse_unusable(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:

@@ -199,7 +199,7 @@ def test_a_line_says_how_far_a_build_is():
     )
     assert BuildSnapshot(**BUILD, idle_s=90).line.endswith("; no progress for 90 s")
     whole = {**BUILD, "finished_shards": 8, "images_per_s": None}
-    assert BuildSnapshot(**whole).line.endswith("8 of 8 shards, 200 samples; index and manifest are being written")
+    assert BuildSnapshot(**whole).line.endswith("8 of 8 shards, 200 samples; index and manifest are written next")
 
 
 def test_a_line_says_how_far_a_training_is():

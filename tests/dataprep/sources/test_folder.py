@@ -394,6 +394,12 @@ def test_folders_of_splits_are_no_classes_where_pictures_lie_deeper(tmp_path):
         opened(root, label_from="folder")
 
 
+def test_a_table_above_its_pictures_is_told_their_folder(tmp_path):
+    write_files(tree(tmp_path, "pics/1.jpg", "pics/2.jpg"), {"captions.csv": "file,caption\n1.jpg,one\n2.jpg,two\n"})
+    with pytest.raises(SourceError, match="where the paths begin, such as 'pics', which has '1.jpg'$"):
+        configured("table", own=OwnData(name="pets")).opened(open_originals(str(tmp_path)))
+
+
 @pytest.mark.parametrize("suffix", ["zip", "tar"])
 def test_a_table_beside_an_archive_is_built_as_the_line_says(tmp_path, suffix):
     shutil.make_archive(str(tmp_path / "s/my pics"), suffix, tree(tmp_path / "pics", "1.jpg", "a/2.jpg"))
@@ -402,7 +408,7 @@ def test_a_table_beside_an_archive_is_built_as_the_line_says(tmp_path, suffix):
             archive.writestr("1.jpg", JPEG)
             archive.writestr("a/2.jpg", JPEG)
     write_files(tmp_path / "s", {"captions.csv": "file,caption\n1.jpg,one\na/2.jpg,two\n"})
-    (line,) = (line for line in opened(tmp_path / "s").notes if "is not metadata" in line)
+    (line,) = (line for line in opened(tmp_path / "s").notes if "captions.csv' is skipped" in line)
     commands = line.partition(": after ")[2].partition(" builds the pictures")[0]
     unpack, build = commands.split(", ")
     with pytest.raises(SourceError) as error:

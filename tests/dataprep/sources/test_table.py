@@ -149,7 +149,7 @@ def without_path(rows, number):
         (
             [*hub_rows(2), *hub_rows(1)],
             {},
-            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*number .* with `key_from` row",
+            "'x.parquet' row 1 and 'x.parquet' row 3 have the same key 0, ignoring case.*unless `key_from` is row",
         ),
         ([{**hub_rows(1)[0], "image": {"bytes": JPEG, "path": "../x.jpg"}}], {}, "climbs out.*`key_from` row"),
         (hub_rows(1), {"key_from": "id"}, "`key_from` id: expected path, row, or a column of image, label, caption"),
@@ -191,7 +191,7 @@ def test_errors_of_a_newcomer(tmp_path, rows, own, text):
         (["image,n", ",1"], "1 of 1 images are not below .*: no path .line 2."),
         (
             ["image,n", "images/0.jpg,1", "images/0.jpg,2"],
-            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*number the samples with `key_from` row",
+            "'x.csv' line 2 and 'x.csv' line 3 have the same key images/0.*unless `key_from` is row",
         ),
         (["image,n", "images/x.heic,1"], "a picture of type heic, which is not read"),
         (["image,n", "images/outside.jpg,1"], "outside.jpg is a link out of .*secret.jpg"),
