@@ -291,9 +291,9 @@ def advice_to_shrink(config: LoaderConfig, command: str) -> str:
 
 
 def conversion(dataset: Dataset, short_side: int) -> str:
-    """Return the command that converts this dataset to one with smaller images, in the same format next to it."""
-    url = dataset.url.rstrip("/")
-    words = ["dataprep", "convert", url, "--output", f"{url}-{short_side}", "--format", dataset.manifest.format]
+    """Return the command that converts this dataset to one with smaller images, in the same format next to its data."""
+    url, data = dataset.url.rstrip("/"), dataset.storage.url.rstrip("/")
+    words = ["dataprep", "convert", url, "--output", f"{data}-{short_side}", "--format", dataset.manifest.format]
     return shell_words(*words, "--resize", short_side)
 
 
