@@ -1,10 +1,10 @@
 """Write docs/agents.md, all commands on one page, and llms.txt, the list of all documents, for programs that read.
 
     python -m scripts.agents            # writes both files; runs the session of the guide first
-    python -m scripts.agents --check    # exits 1 where what `--help` and the documents say differs, and writes nothing
+    python -m scripts.agents --check    # exits 1 if `--help` or a document has changed; writes nothing
 
-What the guide says about a command comes from its `--help`; what precedes the session is written by hand. The session
-is run as it stands, here and in the tests, and shows the keys of the JSON objects that come out.
+The guide describes each command with the command's `--help`; the part before the session is written by hand. The
+session is run as shown, here and in the tests, and lists the keys of the JSON objects that the commands print.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SESSION, COMMANDS = "## A session\n", "## Commands\n"
 
 
 class Step(NamedTuple):
-    """A command of the session, and what it is for."""
+    """A command of the session, and its purpose."""
 
     purpose: str
     command: str
@@ -43,84 +43,84 @@ MICRO = "--model mae_vit_micro_patch8 --patch-size 4 --decoder-embed-dim 64 --de
 STEPS = (
     Step("Small originals, to try every command.", "dataprep demo-data coco originals --images 60 --json"),
     Step("What a build would write.", f"{BUILD} --output gs://my-data/coco --dry-run --json"),
-    Step("The build. The same command continues what was interrupted.", f"{BUILD} --output gs://my-data/coco --json"),
-    Step("How far a build is; `state` is `whole` at its end.", "dataprep watch gs://my-data/coco --once --json"),
+    Step("The build. The same command continues an interrupted build.", f"{BUILD} --output gs://my-data/coco --json"),
+    Step("Progress of a build; at the end, `state` is `whole`.", "dataprep watch gs://my-data/coco --once --json"),
     Step(
-        "Every byte compared with the manifest; where `verdict` is not `whole`, `findings` say what differs.",
+        "Compare every byte with the manifest; if `verdict` is not `whole`, `findings` lists the differences.",
         "dataprep verify gs://my-data/coco --deep --json",
     ),
     Step("Counts, sizes and classes.", "dataprep inspect gs://my-data/coco --json"),
     Step(
-        "Another dataset of it: smaller images in another format.",
+        "Convert it: smaller images, different format.",
         "dataprep convert gs://my-data/coco --output small --format tfrecord --resize 128 --json",
     ),
     Step("Cards for the Hugging Face Hub and for search engines.", "dataprep card small --json"),
     Step(
-        "A part of it as a view, which loaders and commands open by its `url`.",
+        "Select part of it as a view, which loaders and commands open by its `url`.",
         "dataprep select small --name wide --where 'width > height' --json",
     ),
     Step(
-        "A column: a value for each sample, which loaders deliver as a field.",
+        "Add a column: one value per sample, which loaders deliver as a field.",
         "dataprep map small --column sharpness=sharpness --json",
     ),
     Step(
-        "Samples that must vanish from storage; here one that is not there.",
+        "Delete samples from storage; this example names one that does not exist.",
         "echo train2017/nobody > gone.txt && dataprep remove small --keys gone.txt --allow-missing --json",
     ),
-    Step("The same as class folders.", "dataprep convert small --output folder --format imagefolder --json"),
+    Step("Convert it to class folders.", "dataprep convert small --output folder --format imagefolder --json"),
     Step(
-        "Data of another tool, made readable without a copy; here class folders of pictures.",
+        "Make another tool's data readable without a copy; here, pictures in class folders.",
         "cp -r folder/train pictures && dataprep adopt pictures --index index --json",
     ),
     Step(
-        "A server of small images for a table of URLs; it stands for the web.",
+        "Serve small images for a table of URLs, to simulate the web.",
         "dataprep demo-data laion web --images 20 --port 8766 --serve > server.log 2>&1 & echo $! > server.pid;"
         " until grep -q serving server.log; do sleep 0.2; done",
     ),
-    Step("Images downloaded politely and packed.", f"{LAION} {POLITE}"),
-    Step("Rows that failed, fetched again.", f"dataprep retry-failed web-shards {POLITE}"),
-    Step("Sites asked again for the images' use.", f"dataprep recheck web-shards --output recheck {POLITE}"),
-    Step("The server's end.", "kill $(cat server.pid)"),
+    Step("Download the images politely, and pack them.", f"{LAION} {POLITE}"),
+    Step("Try failed rows again.", f"dataprep retry-failed web-shards {POLITE}"),
+    Step("Ask the sites again whether the images may be used.", f"dataprep recheck web-shards --output recheck {POLITE}"),
+    Step("Stop the server.", "kill $(cat server.pid)"),
     Step(
-        "The rate of the loader on these data.",
+        "Measure the loader's speed on this data.",
         "dataprep bench small --batch-size 16 --image-size 64 --rounds 1 --batches 4 --json",
     ),
     Step(
-        "What a run waits for; `--device xla` trains a real model in place of the simulated device.",
+        "Find out what a run waits for; `--device xla` trains a real model instead of simulating a device.",
         "dataprep diagnose small --device simulated:20000 --batch-size 16 --seconds 1 --json",
     ),
     Step(
-        "A training; with `--resume automatic` the same command resumes it after an interruption.",
+        "Train; with `--resume automatic`, the same command resumes the run after an interruption.",
         f"dataprep train pretrain-mae --data-path small --output-dir runs/mae --device cpu {MICRO} --batch-size 16"
         " --epochs 1 --warmup-epochs 0 --resume automatic",
     ),
     Step(
-        "Whether the hosts of a TPU can feed it.",
+        "Check whether a TPU's hosts can feed it.",
         "dataprep plan-input --accelerator v4-32 --images-per-s 13653 --json",
     ),
     Step(
-        "Where a bucket is, and what reading it from there costs.",
+        "Where a bucket is, and what reading it from a zone costs.",
         "dataprep check-region gs://my-data/coco --zone us-central1-a --epochs 90 --json",
     ),
     Step(
-        "The price of a copy in another bucket, which is not made.",
+        "What a copy to another bucket would cost (dry run).",
         "dataprep replicate gs://my-data/coco --to gs://my-copies/coco --dry-run --json",
     ),
     Step(
-        "The bucket of a TPU, which is not created.",
+        "Settings of a bucket for a TPU (dry run).",
         "dataprep create-bucket gs://my-shards --near us-central2-b --project my-project --dry-run --json",
     ),
     Step(
-        "Chips, hosts and zones of a TPU; `create`, `setup`, `run`, `status` and `delete` follow, each with"
+        "Chips, hosts and zones of a TPU; next come `create`, `setup`, `run`, `status` and `delete`, each with"
         " `--dry-run`.",
         "dataprep tpu plan v4-32 --zone us-central2-b --json",
     ),
 )
-"""Every command once, in an order in which each finds what it needs. A test holds that none is missing."""
+"""Every command once, ordered so that each finds what it needs. A test checks that none is missing."""
 
 
 class Command(NamedTuple):
-    """A command without commands below it."""
+    """A command without subcommands."""
 
     words: str
     """E.g. `dataprep build folder`."""
@@ -128,7 +128,7 @@ class Command(NamedTuple):
 
 
 def leaves(context: click.Context | None = None, words: str = "dataprep") -> Iterator[Command]:
-    """Yield all commands, in the order in which `--help` lists them."""
+    """Yield all commands, in `--help` order."""
     context = context or click.Context(group, info_name="dataprep")
     command = context.command
     if not isinstance(command, click.Group):
@@ -171,7 +171,7 @@ def _ends(epilog: str) -> Iterator[str]:
 
 
 def keys(output: str) -> str:
-    """Return the JSON object of a command's output with its keys alone, as the guide shows it; `…` if there is none."""
+    """Return a command's JSON output with only its keys, as the guide shows it; `…` if there is none."""
     objects = [line for line in output.splitlines() if line.startswith("{")]
     if not objects:
         return "…"
@@ -185,7 +185,7 @@ def session(run: Callable[[str], str]) -> str:
     Args:
         run: Runs a command in the session's folder, and returns what it prints.
     """
-    parts = [SESSION, "Every command once, on data that the first one writes. Values are left out; the keys are all.\n"]
+    parts = [SESSION, "Every command once, on data that the first one writes. Values are omitted; all keys are shown.\n"]
     for step in STEPS:
         parts.append(f"{step.purpose}\n```console\n$ {step.command}\n{keys(run(step.command))}\n```\n")
     return "\n".join(parts)
@@ -224,7 +224,7 @@ def _entry(path: Path) -> str:
 def _shown(command: str, environment: Mapping[str, str]) -> str:
     output = printed(GUIDE, ["bash", "-c", command], environment)
     if output is None:
-        sys.exit(f"{command}: undecided, because other programs are busy; run this again on a quiet machine")
+        sys.exit(f"{command}: undecided, because other programs are busy; run it again on an idle machine")
     return output
 
 
@@ -238,7 +238,7 @@ def main() -> int:
         differs = [GUIDE] if not guide.read_text().endswith(reference()) else []
         differs += [LIST] if (ROOT / LIST).read_text() != document_list() else []
         for name in differs:
-            print(f"{name} differs; write it again: python -m scripts.agents")
+            print(f"{name} is out of date; regenerate it: python -m scripts.agents")
         return 1 if differs else 0
     commands = " ".join(step.command for step in STEPS)
     with tempfile.TemporaryDirectory() as folder, surroundings(commands, Path(folder)) as environment:

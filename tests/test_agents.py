@@ -26,7 +26,7 @@ def test_the_session_has_every_command():
 
 
 def test_the_guide_ends_with_what_help_says():
-    assert GUIDE.endswith(agents.reference()), "write it again: python -m scripts.agents"
+    assert GUIDE.endswith(agents.reference()), "regenerate it: python -m scripts.agents"
 
 
 def test_every_option_of_every_command_is_in_its_part():
@@ -39,7 +39,7 @@ def test_every_option_of_every_command_is_in_its_part():
 
 def test_the_list_has_every_document_with_its_first_sentence():
     text = (ROOT / agents.LIST).read_text()
-    assert text == agents.document_list(), "write it again: python -m scripts.agents"
+    assert text == agents.document_list(), "regenerate it: python -m scripts.agents"
     assert {"README.md", "DATA.md", "docs/loaders.md", "docs/tutorials/own-pictures.md"} <= set(links(agents.LIST))
     assert [line for line in text.splitlines() if line.startswith("- ") and not re.search(r"\): \S", line)] == []
 
