@@ -49,7 +49,7 @@ class Views:
     size: int = 224
     """Side of the views, pixels."""
     min_area: float = 0.2
-    """Smallest area of a view's crop, as a share of the image's."""
+    """Smallest area of a view's crop, as a fraction of the image's area."""
     max_area: float = 1.0
     """Largest area of a view's crop."""
     transform: Callable[[NDArray[np.uint8], np.random.Generator], NDArray[np.uint8]] | None = None
@@ -316,111 +316,117 @@ class LoaderConfig:
     """
 
     batch_size: int = _setting(..., "Number of images in one step, over all ranks.", _Int(1))
-    seed: int = _setting(0, "Seed of the order, the crops and the transforms.", _Int(-(2**63), 2**64))
-    rank: int = _setting(0, "Number of this rank, from 0.", _Int(0))
+    seed: int = _setting(0, "Seed for the order, crops and transforms.", _Int(-(2**63), 2**64))
+    rank: int = _setting(0, "This rank's number, starting at 0.", _Int(0))
     world_size: int = _setting(
-        1, "Number of ranks: processes that share a batch, with any number of devices each.", _Int(1)
+        1, "Number of ranks: processes that share a batch, each with any number of devices.", _Int(1)
     )
     shuffle: bool = _setting(
         True, "True: random order, for training. False: each sample once as stored, for evaluation."
     )
-    image_size: int = _setting(224, "Side of the images that are delivered, pixels.", _Int(1))
+    image_size: int = _setting(224, "Side of the delivered images, pixels.", _Int(1))
     interpolation: Interpolation = _setting(
         "bicubic",
-        "`bicubic` or `bilinear` as Pillow's; `bilinear-no-antialias` as tf.image.resize's.",
+        "`bicubic` or `bilinear` as in Pillow; `bilinear-no-antialias` as in tf.image.resize.",
         _one_of(Interpolation),
     )
     augment: bool = _setting(True, "True: random resized crop and flip; False: resize and centre crop.")
     scale: tuple[float, float] = _setting(
-        (0.2, 1.0), "Smallest and largest area of a crop, as shares of the image's, as in MAE.", _pair
+        (0.2, 1.0), "Smallest and largest crop area, as fractions of the image's area; by default as in MAE.", _pair
     )
     ratio: tuple[float, float] = _setting(
         (3 / 4, 4 / 3), "Smallest and largest ratio of a crop's width to its height.", _pair
     )
     flip: float = _setting(0.5, "Probability of a horizontal flip.", _Float("a probability", has_range=False))
-    clip_crop: bool = _setting(
-        False, "True: a crop larger than the image is cut to it, as in BYOL; False: another is drawn."
-    )
+    clip_crop: bool = _setting(False, "True: clip a crop that exceeds the image, as in BYOL; False: draw a new crop.")
     resize: int | Literal["letterbox"] | None = _setting(
         None,
-        "Short side before the centre crop, pixels; by default image_size / 0.875. `letterbox`: complete images of "
-        "their own shape in the middle of black rows, with augment flipped, but not cropped.",
+        "Short side before the centre crop, pixels; by default image_size / 0.875. `letterbox`: complete images in "
+        "their own shape, centred on black; with augment they are flipped, but not cropped.",
         _resize,
     )
-    fields: tuple[str, ...] = _setting((), "Fields that are delivered with the images, e.g. `caption`.", _texts)
+    fields: tuple[str, ...] = _setting((), "Fields to deliver with the images, e.g. `caption`.", _texts)
     views: bool = _setting(False, "Deliver each image's crop and flip as `batch.views`, for `loaders.transform_boxes`.")
     transform: Transform | None = _setting(
         None,
-        "Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; the rng is the "
-        "sample's own. An `AnnotationTransform` also changes fields.",
+        "Picklable `f(image_HWC, rng)` on uint8, which returns an image of the same size; each sample has its own rng. "
+        "An `AnnotationTransform` also changes fields.",
     )
     on_error: OnError = _setting(
         "raise",
-        "What to do about an image that is missing, damaged or replaced: `raise`, or `skip` (mask and count "
-        "it). A disk, bucket or shard that cannot be read is an error in any case.",
+        "What to do if an image is missing, damaged or replaced: `raise`, or `skip` (mask and count it). An unreadable "
+        "disk, bucket or shard is always an error.",
         _one_of(OnError),
     )
     check_digests: bool = _setting(True, "Compare every image's CRC32C with the index, if the index has it.")
     num_streams: int = _setting(
-        NUM_STREAMS, "Streams that share the blocks of a pass; a multiple of the ranks reads each byte once.", _Int(1)
+        NUM_STREAMS,
+        "Number of streams that share a pass's blocks; with a multiple of the ranks, each byte is read once.",
+        _Int(1),
     )
     window: int = _setting(
-        WINDOW, "Successive pieces of a stream (blocks or parts of one) whose samples are mixed.", _Int(1)
+        WINDOW, "Number of successive pieces of a stream (blocks or parts of blocks) whose samples are mixed.", _Int(1)
     )
     block_bytes: int = _setting(
-        BLOCK_BYTES, "Approximate size of one read from a bucket, of the images of consecutive samples.", _Int(1)
+        BLOCK_BYTES,
+        "Approximate size of one read from a bucket, which covers the images of consecutive samples.",
+        _Int(1),
     )
     prefetch_bytes: int = _setting(2**30, "Maximum bytes of encoded images held or in flight from a bucket.", _Int(1))
     deadline_s: float = _setting(
-        4.5, "Seconds without an answer from a bucket after which reading fails; 429 and 5xx are retried.", _SECONDS
+        4.5, "Seconds without a response from a bucket after which a read fails; 429 and 5xx are retried.", _SECONDS
     )
     stall_s: float = _setting(
-        600.0, "Seconds without an image read or decoded after which waiting for a batch fails.", _SECONDS
+        600.0, "Seconds without any image read or decoded, after which waiting for a batch fails.", _SECONDS
     )
-    prefetch_batches: int = _setting(3, "Number of batches that are decoded ahead of the one that is in use.", _Int(1))
+    prefetch_batches: int = _setting(3, "Number of batches to decode ahead of the current batch.", _Int(1))
     reads_in_flight: int | None = _setting(
-        None, "Requests in flight to a bucket, 128 by default; at most the images in the batches ahead.", _Int(1)
+        None,
+        "Maximum requests in flight to a bucket, 128 by default; never more than the images in the batches ahead.",
+        _Int(1),
     )
     threads: int | None = _setting(
         None,
-        "Decoding threads in every process; by default one for each core of the process's share, at most 16. "
-        "Ranks of one torchrun and worker processes share the cores of a host.",
+        "Decoding threads per process; by default one for each core of the process's share, at most 16. The ranks of a "
+        "torchrun and worker processes share a host's cores.",
         _Int(1),
     )
-    processes: int = _setting(0, "Worker processes that fetch and decode; 0: threads of this process do.", _Int(0))
+    processes: int = _setting(0, "Worker processes that fetch and decode; 0: use threads of this process.", _Int(0))
     decoder: Backend = _setting(
-        "auto", "`extension`, `library`, or `auto` for the extension where it was built.", _one_of(Backend)
+        "auto", "`extension`, `library`, or `auto`: the extension if it was built.", _one_of(Backend)
     )
-    cache_dir: str | None = _setting(None, "Folder on a local disk that keeps what was read from a bucket.", _folder)
+    cache_dir: str | None = _setting(None, "Folder on a local disk that caches data read from a bucket.", _folder)
     cache_bytes: int = _setting(100 * 2**30, "Maximum size of `cache_dir`.", _Int(1))
     index: str | None = _setting(
         None,
-        "Folder or gs:// URL that keeps the index of plain data, such as a folder of pictures; by default a folder in "
-        "the user's cache.",
+        "Folder or gs:// URL for the index of plain data, such as a folder of pictures; by default a folder in the "
+        "user's cache.",
         _place,
     )
     region_policy: RegionPolicy = _setting(
         "refuse",
-        "`refuse` or `warn` of a bucket whose reading costs money from here; `off`: do not check.",
+        "What to do if reading the bucket from here costs money: `refuse` or `warn`; `off`: do not check.",
         _one_of(RegionPolicy),
     )
     billing_project: str | None = _setting(
         None,
-        "Project that pays for this process's requests to buckets of Cloud Storage whose reader pays; by default "
-        "GOOGLE_CLOUD_QUOTA_PROJECT of the environment.",
+        "Project that pays for this process's requests to requester-pays buckets on Cloud Storage; by default the "
+        "environment variable GOOGLE_CLOUD_QUOTA_PROJECT.",
         _project,
     )
     metrics_port: int | None = _setting(
         None,
-        "Port where Prometheus scrapes metrics of this process's loaders; 0: any free one; by default none.",
+        "Port where Prometheus scrapes metrics of this process's loaders; 0: any free port; by default none.",
         _Int(0, below=2**16),
     )
     metrics_address: str = _setting(
-        "127.0.0.1", "Address of `metrics_port`; 0.0.0.0 lets every other machine read the metrics.", _address
+        "127.0.0.1", "Address of `metrics_port`; 0.0.0.0 lets other machines read the metrics.", _address
     )
-    packs: Packs | None = _setting(None, "Images of their own shapes, for `open_packs`; None: squares of `image_size`.")
+    packs: Packs | None = _setting(
+        None, "Images in their native shapes, for `open_packs`; None: squares of `image_size`."
+    )
     view_groups: tuple[Views, ...] = _setting(
-        (), "Several views of each image, for `open_views`; (): one, of `image_size`."
+        (), "Several views of each image, for `open_views`; (): one view of `image_size`."
     )
 
     def __post_init__(self) -> None:
@@ -449,8 +455,7 @@ class LoaderConfig:
         _require(self.augment, "several views of an image are random crops: set augment=True, or call open_loader")
         _require(
             not any(isinstance(each, FieldsTransform) and each.needed_fields for each in self.transforms),
-            "several views of an image carry no annotations through a transform; use open_loader, or a transform "
-            "without fields",
+            "a transform cannot change annotations of several views; use open_loader, or a transform without fields",
         )
         _require(not self.views, "batch.views has the crop of a single view: set views=False, or call open_loader")
 
@@ -466,7 +471,7 @@ class LoaderConfig:
             )
         _require(
             not needed or self.packs is None,
-            "packs carry no annotations through a transform; use open_loader, or a transform without fields",
+            "a transform cannot change annotations of packs; use open_loader, or a transform without fields",
         )
 
     def _check_packs(self, packs: Any) -> None:

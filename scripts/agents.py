@@ -79,7 +79,9 @@ STEPS = (
     ),
     Step("Download the images politely, and pack them.", f"{LAION} {POLITE}"),
     Step("Try failed rows again.", f"dataprep retry-failed web-shards {POLITE}"),
-    Step("Ask the sites again whether the images may be used.", f"dataprep recheck web-shards --output recheck {POLITE}"),
+    Step(
+        "Ask the sites again whether the images may be used.", f"dataprep recheck web-shards --output recheck {POLITE}"
+    ),
     Step("Stop the server.", "kill $(cat server.pid)"),
     Step(
         "Measure the loader's speed on this data.",
@@ -185,7 +187,10 @@ def session(run: Callable[[str], str]) -> str:
     Args:
         run: Runs a command in the session's folder, and returns what it prints.
     """
-    parts = [SESSION, "Every command once, on data that the first one writes. Values are omitted; all keys are shown.\n"]
+    parts = [
+        SESSION,
+        "Every command once, on data that the first one writes. Values are omitted; all keys are shown.\n",
+    ]
     for step in STEPS:
         parts.append(f"{step.purpose}\n```console\n$ {step.command}\n{keys(run(step.command))}\n```\n")
     return "\n".join(parts)

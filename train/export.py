@@ -112,7 +112,7 @@ def export(source: str, output: str, *, key_bias: str = "add", names: str = "tim
     if not output.endswith(SUFFIXES):
         raise UsageError(f"{output}: expected a name that ends with {' or '.join(SUFFIXES)}")
     if names == "vitmae" and key_bias != "add":
-        raise UsageError(f"`names` vitmae, `key_bias` {key_bias}: ViTMAE has biases of keys; leave `key_bias` out")
+        raise UsageError(f"`names` vitmae, `key_bias` {key_bias}: ViTMAE needs key biases; leave `key_bias` out")
     weights = read_weights(source)
     by_our_names = KEY_BIAS[key_bias](folded_head(weights.tensors))
     tensors = {name: each.detach().contiguous() for name, each in sorted(NAMES[names](by_our_names).items())}
@@ -170,16 +170,16 @@ class Export(Request):
     checkpoint: str = option("Checkpoint, published MAE file or timm file.", kw_only=False)
     output: str = option("Path or URL of the new file.", kw_only=False)
     key_bias: str = option(
-        "add: biases of queries, keys and values, as in timm and ViTDet; remove: no bias of keys, as in BEiT.",
+        "add: biases for queries, keys and values, as in timm and ViTDet; remove: no key bias, as in BEiT.",
         default="add",
         choices=tuple(KEY_BIAS),
     )
     names: str = option(
-        "timm, whose names ViTDet reads too; vitmae: names of Hugging Face's ViTMAEForPreTraining, without a decoder.",
+        "timm: names that ViTDet also reads; vitmae: names of Hugging Face's ViTMAEForPreTraining, without a decoder.",
         default="timm",
         choices=tuple(NAMES),
     )
-    json: bool = option("Print what was written as JSON.", default=False)
+    json: bool = option("Print a summary as JSON.", default=False)
 
 
 def run(asked: Export) -> int:
@@ -189,7 +189,7 @@ def run(asked: Export) -> int:
         click.echo(json.dumps(asdict(done), indent=1))
         return 0
     if done.already_there:
-        click.echo(f"{done.output} is already there with the same bytes; nothing was written", err=True)
+        click.echo(f"{done.output} already exists with the same bytes; nothing was written", err=True)
     else:
         heads = f", {counted(done.num_heads, 'head')}" if done.num_heads else ""
         classes = f", {done.num_classes:,} classes" if done.num_classes else ""

@@ -128,7 +128,7 @@ class FinetuneAugment:
     def __init__(self, *, policy: str, color_jitter: float, erasing: Erasing, image_size: int) -> None:
         if policy and color_jitter:
             raise UsageError(
-                f"`color_jitter` {color_jitter} with `aa` {policy}, which changes colours itself; give one, or `aa` ''"
+                f"`color_jitter` {color_jitter} with `aa` {policy}, which also changes colours; give one, or `aa` ''"
             )
         self._policy = PilTransform(_timm_policy(policy, image_size)) if policy else None
         self._color_jitter, self._erasing = color_jitter, erasing
@@ -158,7 +158,7 @@ def _timm_policy(name: str, image_size: int) -> Callable[[Image], Image]:
     try:
         policy: Callable[[Image], Image] = kinds.get(name.partition("-")[0], auto_augment_transform)(name, options)
     except (AssertionError, KeyError, ValueError) as error:
-        raise UsageError(f"`aa` {name}: not an augmentation of timm ({error}); e.g. rand-m9-mstd0.5-inc1") from None
+        raise UsageError(f"`aa` {name}: not a timm augmentation ({error}); e.g. rand-m9-mstd0.5-inc1") from None
     return policy
 
 
@@ -222,7 +222,7 @@ Exit codes: 0 trained or evaluated; 1 the loss or a weight was not finite, or a 
 continues.
 """
 REFUSED = LAUNCHERS | {
-    "resplit": "images are augmented once, so no split of augmentations could be spared from erasing"
+    "resplit": "each image is augmented only once, so there is no augmentation split to exempt from erasing"
 }
 """Reasons why options of MAE's fine-tuning are refused, by their names."""
 NOT_PROBED: Mapping[str, Any] = {
@@ -287,7 +287,7 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
     cls_token: bool = flag(False, "Classify the class token, as --no-global-pool does.", MODEL, rare=True)
     drop_path: float = flag(
         0.1,
-        "Stochastic depth: probability of dropping a branch of the last block; smaller in earlier ones.",
+        "Stochastic depth: probability of dropping a branch of the last block; lower in earlier blocks.",
         MODEL,
         SHARE_BELOW_1,
     )
@@ -300,13 +300,11 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         "`linear_probe`, fewer for small data.",
     )
     blr: float = redefined(RecipeOptions, "blr", text=_probed("Base learning rate, for a batch of 256.", "blr"))
-    min_lr: float = redefined(
-        RecipeOptions, "min_lr", default=1e-6, text=_probed("Learning rate at the end.", "min_lr")
-    )
+    min_lr: float = redefined(RecipeOptions, "min_lr", default=1e-6, text=_probed("Final learning rate.", "min_lr"))
     warmup_epochs: float | None = redefined(
         RecipeOptions,
         "warmup_epochs",
-        text="Epochs while the learning rate rises linearly; default: a tenth of the run, at most 5, or with "
+        text="Epochs during which the learning rate rises linearly; default: a tenth of the run, at most 5, or with "
         "`linear_probe` 10.",
     )
     weight_decay: float = redefined(
@@ -314,14 +312,14 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         "weight_decay",
         text=_probed("Weight decay of matrices; other weights have none.", "weight_decay"),
     )
-    layer_decay: float = flag(0.75, "Learning rate of a layer, divided by the next layer's.", TRAIN, SHARE_ABOVE_0)
-    clip_grad: float = flag(0.0, "Largest norm of the gradient of all parameters; 0: no limit.", TRAIN, NOT_NEGATIVE)
+    layer_decay: float = flag(0.75, "Ratio of a layer's learning rate to the next layer's.", TRAIN, SHARE_ABOVE_0)
+    clip_grad: float = flag(0.0, "Maximum norm of the gradient of all parameters; 0: no limit.", TRAIN, NOT_NEGATIVE)
 
     smoothing: float = flag(
-        0.1, "Label smoothing: share of a label that is spread over all classes.", TRAIN, SHARE_BELOW_1
+        0.1, "Label smoothing: fraction of a label that is spread over all classes.", TRAIN, SHARE_BELOW_1
     )
     mixup: float = flag(
-        0.0, "Mixup alpha: the mixing share is drawn from Beta(alpha, alpha); 0: no Mixup.", TRAIN, NOT_NEGATIVE
+        0.0, "Mixup alpha: the mixing ratio is drawn from Beta(alpha, alpha); 0: no Mixup.", TRAIN, NOT_NEGATIVE
     )
     cutmix: float = flag(
         0.0,
@@ -331,22 +329,20 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
     )
     cutmix_minmax: tuple[float, float] | None = flag(
         None,
-        "Smallest and largest side of CutMix's boxes, as shares of the image's side; instead of `cutmix`.",
+        "Smallest and largest side of CutMix's boxes, as fractions of the image's side; instead of `cutmix`.",
         TRAIN,
         SHARE,
         rare=True,
     )
-    mixup_prob: float = flag(1.0, "Probability that a batch is mixed at all.", TRAIN, SHARE, rare=True)
+    mixup_prob: float = flag(1.0, "Probability that a batch is mixed.", TRAIN, SHARE, rare=True)
     mixup_switch_prob: float = flag(
         0.5, "Probability of CutMix instead of Mixup, if both are on.", TRAIN, SHARE, rare=True
     )
-    mixup_mode: str = flag(
-        "batch", "Draw once for a batch, for two partners, or for each image.", TRAIN, choices=MODES, rare=True
-    )
-    aa: str = flag("rand-m9-mstd0.5-inc1", "Augmentation by timm's name; '': none.", IMAGES)
+    mixup_mode: str = flag("batch", "Draw once per batch, per pair, or per image.", TRAIN, choices=MODES, rare=True)
+    aa: str = flag("rand-m9-mstd0.5-inc1", "timm's name of an augmentation; '': none.", IMAGES)
     color_jitter: float = flag(
         0.0,
-        "Largest change of brightness, contrast and saturation, as a factor; with `aa` ''.",
+        "Maximum change of brightness, contrast and saturation, as a factor; requires `aa` ''.",
         IMAGES,
         SHARE,
         rare=True,
@@ -354,12 +350,12 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
     reprob: float = flag(0.25, "Random erasing: probability that boxes of an image are erased.", IMAGES, SHARE)
     remode: str = flag(
         "pixel",
-        "Content of erased boxes: the mean colour, one random colour, or one for each pixel.",
+        "Content of erased boxes: the mean colour, one random colour, or a random colour per pixel.",
         IMAGES,
         choices=ERASE_MODES,
         rare=True,
     )
-    recount: int = flag(1, "Largest number of erased boxes in an image.", IMAGES, COUNT, rare=True)
+    recount: int = flag(1, "Maximum number of erased boxes per image.", IMAGES, COUNT, rare=True)
 
     num_workers: int | None = redefined(
         RecipeOptions,
@@ -368,7 +364,7 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
         "cropped and flipped, else one per core, at most 16.",
         **THREADS_OR_NONE,
     )
-    eval: bool = flag(False, "Evaluate the checkpoint of `resume`, print the numbers as JSON, and end.")
+    eval: bool = flag(False, "Evaluate the `resume` checkpoint, print the results as JSON, and exit.")
     dist_eval: bool = flag(
         False, "Has no effect: all devices always share an evaluation, and each image counts once.", rare=True
     )
@@ -379,11 +375,11 @@ class FinetuneMAE(ShardingOptions, RecipeOptions):
             for name, value in NOT_PROBED.items():
                 if getattr(self, name) != value:
                     raise UsageError(
-                        f"`{name}` and `linear_probe`: a probe trains one linear layer on images that are cropped and "
-                        f"flipped; leave `{name}` out"
+                        f"`{name}` and `linear_probe`: a probe trains one linear layer on images that are only cropped "
+                        f"and flipped; leave `{name}` out"
                     )
             if not self.finetune and not self.init and not self.eval:
-                raise UsageError("`linear_probe` without `finetune`: give the weights that are probed")
+                raise UsageError("`linear_probe` without `finetune`: give the weights to probe")
         if self.eval and not self.resume:
             raise UsageError("`eval` without `resume`: give the checkpoint to evaluate, or `automatic`")
         self.mix_config()
@@ -619,7 +615,7 @@ def _weights(flags: FinetuneMAE) -> Weights | None:
     folder = CheckpointFolder(flags.output_dir, codec=NUMPY)  # weights of both frameworks are evaluated in either
     found = folder.newest_valid(lambda line: click.echo(line, err=True))
     if found is None:
-        raise UsageError(f"{flags.output_dir}: no checkpoint to evaluate that is not damaged; give one with `resume`")
+        raise UsageError(f"{flags.output_dir}: no undamaged checkpoint to evaluate; name one with `resume`")
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
 
 

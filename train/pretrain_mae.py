@@ -64,25 +64,25 @@ with --diagnose; 143 stopped by a signal after a checkpoint: the same command wi
 class PretrainMAE(ShardingOptions, PackOptions, RecipeOptions):
     """Pretrain a masked autoencoder (He et al., 2022; Hu et al., 2022)."""
 
-    model: str = flag("mae_vit_large_patch16", "Name of encoder, patch and decoder.", MODEL)
+    model: str = flag("mae_vit_large_patch16", "Name of the encoder, patch size and decoder.", MODEL)
     input_size: int = flag(224, "Side of the images, pixels.", IMAGES, SIDE)
-    patch_size: int = flag(UNSET, "Side of a patch, pixels; -1: as the model's name says.", MODEL, COUNT_OR_UNSET)
+    patch_size: int = flag(UNSET, "Side of a patch, pixels; -1: from the model's name.", MODEL, COUNT_OR_UNSET)
     decoder_embed_dim: int = flag(UNSET, "Width of the decoder; -1: the model's.", MODEL, COUNT_OR_UNSET, rare=True)
     decoder_depth: int = flag(UNSET, "Blocks of the decoder; -1: the model's.", MODEL, COUNT_OR_UNSET, rare=True)
-    no_k_bias_in_vit: bool = flag(False, "Leave out the bias of keys in attention, as BEiT does.", MODEL, rare=True)
-    norm_pix_loss: bool = flag(False, "Predict pixels that are standardised in each patch.", MODEL)
-    mask_ratio: float = flag(0.75, "Share of the patches that are masked.", MODEL, SHARE)
+    no_k_bias_in_vit: bool = flag(False, "Leave out the key bias in attention, as BEiT does.", MODEL, rare=True)
+    norm_pix_loss: bool = flag(False, "Predict pixels standardised within each patch.", MODEL)
+    mask_ratio: float = flag(0.75, "Fraction of the patches to mask.", MODEL, SHARE)
     mask_downsampling: int = flag(1, "Side, in patches, of the squares that are masked together.", MODEL, COUNT)
     decoder_downsampling: int = flag(1, "Side, in patches, of one token of the decoder.", MODEL, COUNT, rare=True)
     pred_downsampling: int = flag(1, "Side, in patches, of one prediction.", MODEL, COUNT, rare=True)
 
     min_crop: float = redefined(RecipeOptions, "min_crop", default=0.2)
     max_crop: float = flag(
-        1.0, "Largest area of a crop, as a share of the image's area.", IMAGES, SHARE_ABOVE_0, rare=True
+        1.0, "Largest crop area, as a fraction of the image's area.", IMAGES, SHARE_ABOVE_0, rare=True
     )
     use_byol_crop: bool = flag(
         False,
-        "Clip a crop that is larger than the image, as BYOL does, instead of drawing another one.",
+        "Clip a crop that exceeds the image, as BYOL does, instead of drawing a new crop.",
         IMAGES,
         rare=True,
     )

@@ -56,17 +56,15 @@ BATCH, RECIPE_LR, OTHER_LR = 128, (0.5, 1024), (0.1, 256)
 eight cores, and for other models Goyal et al., "Accurate, large minibatch SGD", 2017."""
 STEPS = "WarmupAndExponentialDecayScheduler"
 CONSTANT = "constant"
-_CHECKPOINTS = "checkpoints go to `output_dir`, on a disk or gs://, and `resume` takes them from there"
-_TARS = (
-    "give the folder or gs:// prefix above the tars as `data_path`; their headers are indexed, hosts share them evenly"
-)
-_COUNTED = "samples are counted when the data are indexed"
-_PORT = "no profiler server runs; `profile_steps` A:B writes a trace where TensorBoard finds it"
-_CLOSURES = "losses are read only at log lines, so steps do not wait for it"
+_CHECKPOINTS = "checkpoints go to `output_dir`, on a disk or gs://, and `resume` reads them there"
+_TARS = "give the tars' folder or gs:// prefix as `data_path`; their headers are indexed, and hosts share them evenly"
+_COUNTED = "samples are counted when the data is indexed"
+_PORT = "there is no profiler server; `profile_steps` A:B writes a trace for TensorBoard"
+_CLOSURES = "losses are read only for log lines, so steps do not wait for them"
 REFUSED = {
     **LAUNCHERS,
     "num_cores": "a process drives all devices of its host; TPU_VISIBLE_CHIPS or CPU_NUM_DEVICES reduces their number",
-    "dataset": "the kind of the dataset is recognised from the files of `data_path`",
+    "dataset": "the type of dataset is detected from the files in `data_path`",
     "drop_last": "no batch is incomplete: training continues across epochs, and evaluation counts every image once",
     "tidy": "only older checkpoints are removed, see `keep_checkpoints`",
     "async_closures": _CLOSURES,
@@ -97,13 +95,12 @@ with --resume automatic continues.
 
 @request
 class TrainResNet(RunOptions):
-    """Train a classifier of torchvision (He et al., 2016), with gcspytorchimagenet's options and schedule."""
+    """Train a torchvision classifier (He et al., 2016), with gcspytorchimagenet's options and schedule."""
 
     data_path: str = redefined(
         RunOptions,
         "data_path",
         default="/tmp/imagenet",
-        text="Dataset, mix.json of several, image folder, tars or TFDS directory, a path or URL.",
         also=("--datadir",),
     )
     fake_data: bool = flag(False, FAKE_DATA, READ)
@@ -118,7 +115,7 @@ class TrainResNet(RunOptions):
         rare=True,
     )
 
-    model: str = flag(RECIPE_MODEL, "Name of a classifier of torchvision.", MODEL)
+    model: str = flag(RECIPE_MODEL, "Name of a torchvision classifier.", MODEL)
     num_classes: int | None = flag(
         None, "Number of logits; default: the dataset's number of classes, 1000 for fake data.", MODEL, COUNT
     )
@@ -127,18 +124,20 @@ class TrainResNet(RunOptions):
         None, "Images per device and per part of `accum_iter`; default: 128, fewer for small data.", TRAIN, COUNT
     )
     test_set_batch_size: int = flag(64, "Images per device in an evaluation.", TRAIN, COUNT)
-    target_accuracy: float = flag(0.0, "Accuracy in percent; a run that ends below it has exit code 1.", TRAIN, PERCENT)
+    target_accuracy: float = flag(
+        0.0, "Accuracy in percent; if the run ends below it, the exit code is 1.", TRAIN, PERCENT
+    )
 
     lr: float | None = flag(
         None,
-        f"Highest learning rate; default: 0.5 for {RECIPE_MODEL} and a batch of 1024 or more on all devices, 0.1 for "
-        "others and 256, in proportion for smaller batches.",
+        f"Peak learning rate; default: 0.5 for {RECIPE_MODEL} with a total batch of 1024 or more, 0.1 for other models "
+        "with 256 or more; proportionally lower for smaller batches.",
         TRAIN,
         NOT_NEGATIVE,
     )
     lr_scheduler_type: str | None = flag(
         None,
-        f"Schedule of the learning rate; default: in steps for {RECIPE_MODEL}, constant for others.",
+        f"Learning rate schedule; default: in steps for {RECIPE_MODEL}, constant for other models.",
         TRAIN,
         choices=(STEPS, CONSTANT),
     )
@@ -146,10 +145,10 @@ class TrainResNet(RunOptions):
         None, "Epochs between divisions of the learning rate; default: 20.", TRAIN, POSITIVE
     )
     lr_scheduler_divisor: float | None = flag(
-        None, "Divisor of the learning rate each time; default: 5.", TRAIN, {"low": 1}
+        None, "Divisor of the learning rate at each division; default: 5.", TRAIN, {"low": 1}
     )
     num_warmup_epochs: float | None = flag(
-        None, "Epochs while the learning rate rises linearly; default: 0.9.", TRAIN, NOT_NEGATIVE
+        None, "Epochs during which the learning rate rises linearly; default: 0.9.", TRAIN, NOT_NEGATIVE
     )
     momentum: float = flag(0.9, "Momentum of stochastic gradient descent.", TRAIN, SHARE_BELOW_1)
     weight_decay: float = flag(1e-4, "Weight decay of all parameters.", TRAIN, NOT_NEGATIVE, also=("--wd",))
@@ -221,7 +220,7 @@ class ResNetTask(ClassifierTask):
         percent = 100 * (super().evaluate() or {})["accuracy"]
         if percent < target_percent:
             raise DataprepError(
-                f"accuracy {percent:.2f} %, `target_accuracy` {target_percent:g} %; train longer, or see the losses"
+                f"accuracy {percent:.2f} %, `target_accuracy` {target_percent:g} %; train longer, or check the losses"
             )
 
 
@@ -233,10 +232,12 @@ def open_training(flags: TrainResNet) -> Training[TorchBackend]:
     lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, runtime)
     schedule = flags.schedule()
     if flags.metrics_debug and runtime.name != "xla":
-        raise UsageError(f"`metrics_debug` needs XLA, this runs on {runtime.name}; leave it out, or use `device` xla")
+        raise UsageError(
+            f"`metrics_debug` needs XLA, but the device is {runtime.name}; leave it out, or use `device` xla"
+        )
     loader, validation = _open_loaders(flags, data, runtime)
     if flags.target_accuracy and validation is None:
-        raise UsageError(f"`target_accuracy`: {flags.data_path} has no split val; leave it out, or add one")
+        raise UsageError(f"`target_accuracy`: {flags.data_path} has no val split; leave it out, or add a val split")
     runtime.seed(flags.seed)
     model = create_model(flags.model, image_size=flags.image_size, num_classes=num_classes).to(runtime.device)
     optimizer = torch.optim.SGD(

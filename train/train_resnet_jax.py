@@ -76,7 +76,7 @@ with --diagnose; 143 stopped by a signal after a checkpoint: the same command co
 
 @request
 class Config(Request):
-    """Train a ResNet (He et al., 2016) on images with labels."""
+    """Train a ResNet (He et al., 2016) on labelled images."""
 
     headings = HEADINGS
 
@@ -88,9 +88,9 @@ class Config(Request):
 
     workdir: str = option("Folder for checkpoints and logs, on a disk or gs://.", group=SAVE)
     config: str = flag("configs/default.py", "Settings to start from: configs/default.py or configs/tpu.py.", MODEL)
-    debug: bool = flag(False, "Compile nothing, so that a debugger sees every value; slow.", valued=True)
+    debug: bool = flag(False, "Do not compile, so that a debugger sees every value; slow.", valued=True)
     diagnose: bool = flag(
-        False, "Instead of training, measure what the run waits for; print it, and keep it in workdir."
+        False, "Instead of training, measure what the run waits for; print the result and save it in workdir."
     )
 
     model: str = flag(
@@ -100,17 +100,17 @@ class Config(Request):
     half_precision: bool = flag(False, "Compute in bfloat16; weights and sums stay float32.", MODEL, valued=True)
 
     batch_size: int | None = flag(
-        None, "Images of one update, of all devices together; default: 128, fewer for small data.", TRAIN, COUNT
+        None, "Images per update, over all devices; default: 128, fewer for small data.", TRAIN, COUNT
     )
     batch_ramp: str = redefined(RunOptions, "batch_ramp")
     num_epochs: int = flag(100, "Epochs to train.", TRAIN, COUNT)
     learning_rate: float = flag(
-        0.1, "Highest learning rate for a batch of 256; it is proportional to the batch size.", TRAIN, NOT_NEGATIVE
+        0.1, "Peak learning rate for a batch of 256; it is scaled in proportion to the batch size.", TRAIN, NOT_NEGATIVE
     )
     warmup_epochs: float | None = flag(
         None,
-        "Epochs while the learning rate rises linearly; then it falls along half a cosine; default: 5 of 100, the same "
-        "share of shorter runs.",
+        "Epochs during which the learning rate rises linearly; then it falls along half a cosine; default: 5 of 100, "
+        "the same fraction of shorter runs.",
         TRAIN,
         NOT_NEGATIVE,
     )
@@ -119,27 +119,25 @@ class Config(Request):
         1e-4, "Weight decay of convolutions and of the classifier's weights.", TRAIN, NOT_NEGATIVE
     )
     init: str = flag(
-        "", "Checkpoint whose weights a new run begins with; it is not read where workdir has a checkpoint.", SAVE
+        "", "Checkpoint for the initial weights of a new run; ignored if workdir already has a checkpoint.", SAVE
     )
     allow_other_decoder: bool = redefined(RunOptions, "allow_other_decoder", valued=True)
-    seed: int = flag(0, "Seed of weights, order and crops.", TRAIN, SEED)
+    seed: int = flag(0, "Seed for weights, order and crops.", TRAIN, SEED)
     max_steps: int = redefined(RunOptions, "max_steps")
     prefetch: int = flag(2, "Batches sent to the devices ahead of the current one.", DEVICES, COUNT_OR_NONE, rare=True)
 
     log_per_step: int = flag(100, "Updates between log lines; -1: none.", SAVE, COUNT_OR_UNSET)
     log_per_epoch: int = flag(NEVER, "Epochs between log lines; -1: none.", SAVE, COUNT_OR_UNSET, rare=True)
     eval_per_epoch: int = flag(
-        1, "Epochs between evaluations, with one after the last epoch; -1: none.", SAVE, COUNT_OR_UNSET
+        1, "Epochs between evaluations, plus one after the last epoch; -1: none.", SAVE, COUNT_OR_UNSET
     )
-    steps_per_eval: int = flag(
-        NEVER, "Batches of an evaluation; -1: every image once.", SAVE, COUNT_OR_UNSET, rare=True
-    )
+    steps_per_eval: int = flag(NEVER, "Batches per evaluation; -1: every image once.", SAVE, COUNT_OR_UNSET, rare=True)
     checkpoint_per_epoch: int = flag(20, "Epochs between checkpoints; the end of the run is always saved.", SAVE, COUNT)
     checkpoint_per_step: int = flag(
         NEVER, "Updates between additional checkpoints; -1: none.", SAVE, COUNT_OR_UNSET, rare=True
     )
     checkpoint_per_minute: float = flag(
-        float(NEVER), "Longest time between checkpoints, in minutes; -1: no limit.", SAVE, POSITIVE_OR_UNSET, rare=True
+        float(NEVER), "Maximum time between checkpoints, in minutes; -1: no limit.", SAVE, POSITIVE_OR_UNSET, rare=True
     )
     keep_checkpoints: int = redefined(RunOptions, "keep_checkpoints")
     profile_steps: str = redefined(RunOptions, "profile_steps")
@@ -148,11 +146,11 @@ class Config(Request):
     wandb: str | None = redefined(RunOptions, "wandb")
 
     dataset_root: str = flag(
-        "", "Dataset, mix.json of several, image folder, tars or TFDS directory, a path or URL; required.", READ
+        "", "Path or URL of a dataset, mix.json, image folder, tars or TFDS directory; required.", READ
     )
     dataset_name: str = flag("", "With use_tfds: name of the dataset below root, or below TFDS_DATA_DIR.", READ)
     dataset_use_tfds: bool = flag(
-        False, "Read root as a folder of TFDS datasets; the newest version is taken.", READ, valued=True
+        False, "Treat root as a folder of TFDS datasets, and use the newest version.", READ, valued=True
     )
     dataset_index_dir: str | None = redefined(RunOptions, "index_dir")
     dataset_region_policy: RegionPolicy = redefined(RunOptions, "region_policy")
@@ -162,13 +160,15 @@ class Config(Request):
     dataset_num_workers: int | None = redefined(RunOptions, "num_workers", low=0)
     dataset_prefetch_factor: int = flag(2, "Batches decoded ahead of the requested one.", READ, COUNT, rare=True)
     dataset_cache: bool = flag(
-        False, "Keep what is read from a bucket in the user's cache on this disk, at most 100 GiB.", READ, valued=True
+        False, "Keep data read from a bucket in the user's cache on this disk, at most 100 GiB.", READ, valued=True
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.debug and self.diagnose:
-            raise UsageError("`debug` and `diagnose`: a run that is not compiled has other speeds; give one of them")
+            raise UsageError(
+                "`debug` and `diagnose`: a run without compilation has a different speed; give one of them"
+            )
         if self.log_per_step == self.log_per_epoch == NEVER:
             raise UsageError("`log_per_step` or `log_per_epoch` must be 1 or more, got -1")
         if (self.warmup_epochs or 0) > self.num_epochs:
@@ -305,7 +305,7 @@ def config_of(*, config: str = "configs/default.py", **given: Any) -> Config:
         known = ", ".join(f"configs/{each}.py" for each in PRESETS)
         raise UsageError(
             f"`config` {config}: not a known configuration, and files are not run; choose one of {known}, and set the "
-            "rest by --config.KEY=VALUE"
+            "rest with --config.KEY=VALUE"
         )
     preset = {key: value for key, value in PRESETS[name].items() if key != "batch_size" or not given.get("batch_ramp")}
     return Config(config=config, **{**preset, **given})
@@ -430,7 +430,7 @@ def find_tfds(root: str, name: str) -> str:
             newest = max(versions, key=lambda version: [int(number) for number in version.split(".")])
             return f"{place.rstrip('/')}/{newest}"
     raise UsageError(
-        f"`dataset_root` {root}: has no {_TFDS_INFO}, nor has a version of {name or 'the dataset'} below it; "
+        f"`dataset_root` {root}: has neither {_TFDS_INFO} nor a version of {name or 'the dataset'} below it; "
         "give a folder that tensorflow-datasets prepared, or leave `dataset_use_tfds` out"
     )
 

@@ -84,7 +84,7 @@ _COMPILER = "the compiler decides when weights are gathered and freed again"
 REFUSED = {
     **LAUNCHERS,
     "no_reshard_after_forward": f"{_COMPILER}; `run_without_fsdp` keeps them complete",
-    "flatten_parameters": "every weight is sharded by itself, along its own dimensions; see `plan`",
+    "flatten_parameters": "each weight is sharded separately, along its own dimensions; see `plan`",
     "shard_on_cpu": "weights are always sharded on the host: devices get only their own parts",
     "mark_step_after_forward": "forward and backward pass are one graph; the flag was for older TPU runtimes",
 }
@@ -99,7 +99,6 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         RunOptions,
         "data_path",
         default="/datasets/imagenet-1k",
-        text="Dataset, mix.json of several, image folder, tars or TFDS directory, on a disk or gs://.",
         also=("--data-dir",),
     )
     fake_data: bool = flag(False, FAKE_DATA, READ)
@@ -133,10 +132,10 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         4.0, "Width of a block's hidden layer, divided by the width of the block.", MODEL, POSITIVE, rare=True
     )
     pos_dropout: float = flag(0.0, "Dropout of the tokens that enter the first block.", MODEL, SHARE_BELOW_1, rare=True)
-    att_dropout: float = flag(0.0, "Dropout of attention's weights.", MODEL, SHARE_BELOW_1, rare=True)
+    att_dropout: float = flag(0.0, "Dropout of the attention weights.", MODEL, SHARE_BELOW_1, rare=True)
     mlp_dropout: float = flag(
         0.0,
-        "Dropout of the outputs of attention's projection and of each layer of the MLP.",
+        "Dropout after attention's projection and after each layer of the MLP.",
         MODEL,
         SHARE_BELOW_1,
         rare=True,
@@ -149,30 +148,30 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
     )
 
     batch_size: int | None = flag(
-        None, "Images of one update, of all devices together; default: 1024, fewer for small data.", TRAIN, COUNT
+        None, "Images per update, over all devices; default: 1024, fewer for small data.", TRAIN, COUNT
     )
     epochs: int = redefined(RunOptions, "epochs", default=300, also=("--num-epochs",))
     lr: float | None = flag(
-        None, "Peak of the learning rate; default: 1e-3, lower for a batch below 1024.", TRAIN, NOT_NEGATIVE
+        None, "Peak learning rate; default: 1e-3, lower for a batch below 1024.", TRAIN, NOT_NEGATIVE
     )
     weight_decay: float = flag(0.1, "Weight decay of all weights.", TRAIN, NOT_NEGATIVE)
-    clip_grad_norm: float = flag(1.0, "Largest norm of the gradient of all weights; 0: no limit.", TRAIN, NOT_NEGATIVE)
+    clip_grad_norm: float = flag(1.0, "Maximum norm of the gradient of all weights; 0: no limit.", TRAIN, NOT_NEGATIVE)
     warmup_steps: int | None = flag(
         None,
-        "Updates while the learning rate rises linearly; then it falls along half a cosine. Default: 10,000, at "
+        "Updates during which the learning rate rises linearly; then it falls along half a cosine. Default: 10,000, at "
         "most a tenth of all updates.",
         TRAIN,
         COUNT_OR_NONE,
     )
     no_grad_ckpt: bool = flag(
-        False, "Keep the results of every block, instead of computing them again for its gradient.", DEVICES
+        False, "Keep every block's results instead of recomputing them for its gradient.", DEVICES
     )
     run_without_fsdp: bool = flag(False, "Keep all weights on every device; only batches are sharded.", DEVICES)
 
     plan: bool = flag(
         False, "Print how this model's weights would be sharded and what a device would hold, and exit.", DEVICES
     )
-    plan_devices: int = flag(128, "Number of devices that `plan` is for.", DEVICES, COUNT)
+    plan_devices: int = flag(128, "Number of devices for `plan`.", DEVICES, COUNT)
     json: bool = flag(False, "Print the plan as JSON.", DEVICES)
 
     def __post_init__(self) -> None:
@@ -182,7 +181,7 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         if self.resume_epoch and self.init:
             raise UsageError("`resume_epoch` and `init`; `init` begins a new run, give one of them")
         if self.json and not self.plan:
-            raise UsageError("`json` is for `plan`; a run's log lines are JSON in any case")
+            raise UsageError("`json` is for `plan`; a run's log lines are always JSON")
 
     def model_config(self) -> ViTConfig:
         """Configuration of the network: no class token, mean of all patches."""

@@ -98,7 +98,7 @@ def _provenance(manifest: Manifest) -> Node:
     for split in manifest.splits:
         counts.update(split.reasons or split.rejected)
     left_out = {reason: count for reason, count in sorted(counts.items()) if count and reason != "success"}
-    how = {"decode": "every image was decoded", "header": "headers of images were read", "none": "no image was checked"}
+    how = {"decode": "every image was decoded", "header": "image headers were read", "none": "images were not checked"}
     steps = [f"{manifest.format}, plan {manifest.plan_hash}", how.get(manifest.checked, manifest.checked)]
     steps += [f"{count:,} left out: {printable(reason)}" for reason, count in left_out.items()]
     activities: list[Json] = [_activity("adoption" if is_adopted(manifest) else "build", "; ".join(steps))]
@@ -184,13 +184,13 @@ def _record_sets(manifest: Manifest, split: SplitManifest) -> Iterator[Json]:
         _field(index, name, kind, {"extract": {"column": name}, files: {"@id": split.index["file"]}})
         for name, kind in columns.items()
     ]
-    yield _record_set(index, "where each sample lies, with its label", fields)
+    yield _record_set(index, "location and label of each sample", fields)
     single = FORMATS[manifest.format].one_file_per_image and not is_adopted(manifest)
     if _is_open(manifest) or single:
         images, labels = ("image", "sc:ImageObject"), _labels(manifest, split) if manifest.classes else []
         yield _contents(f"{split.name}-images", f"{split.name}-files", "the images", images, labels)
     if _is_open(manifest):  # readers of Croissant return the JSON next to each image as one text
-        description = "what is stored beside each image, as JSON"
+        description = "JSON stored with each image"
         yield _contents(f"{split.name}-annotations", f"{split.name}-json", description, ("json", "sc:Text"))
         for suffix in (suffix for suffix, is_text in _members(manifest) if is_text):
             yield _contents(f"{split.name}.{suffix}", f"{split.name}/*.{suffix}", "a feature", (suffix, "sc:Text"))
@@ -229,7 +229,7 @@ def _listed_annotations(manifest: Manifest, split: SplitManifest) -> Node:
     for feature, kind, repeated in _features(manifest.features):
         source: Node = {"extract": {"column": feature}, "fileObject": file}
         fields.append(_field(name, feature, kind, source, repeated=repeated))
-    return _record_set(name, "what is known about each image", fields)
+    return _record_set(name, "annotations of each image", fields)
 
 
 def _features(features: Features) -> Iterator[tuple[str, str, bool]]:
@@ -490,8 +490,8 @@ def _body(manifest: Manifest) -> Iterator[str]:
         for name, feature in sorted(manifest.features.items()):
             yield f"| {_plain(name)} | {_plain(described_with_place(feature))} |"
     yield ""
-    yield "`dataset.json` lists every file with its digest, and `index/` says where each sample lies."
-    yield "`dataprep verify` compares all of it; `loaders.open_loader` reads it."
+    yield "`dataset.json` lists every file with its digest, and `index/` has each sample's location."
+    yield "`dataprep verify` checks every file; `loaders.open_loader` reads the dataset."
 
 
 def _plain(text: str) -> str:

@@ -1,8 +1,8 @@
 """`dataprep card`: writes the cards of a dataset, `README.md`, `croissant.json` and for tars `_info.json`, and prints
-the public summary of training content that the AI Act asks for.
+the public summary of training content that the AI Act requires.
 
-They say what the dataset shows. What only a person knows comes from a file of facts; what is in neither is listed as
-not stated, and never made up.
+Cards state what the dataset shows. Facts that only a person knows come from a TOML file; facts that are in neither are
+listed as not stated, and never made up.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Examples:
   dataprep card shards --eu --facts facts.toml > summary.md
 
 \b
-Exit codes: 0 written or printed; 1 with --complete, if a fact is missing; 2 no such dataset, or an unknown fact.
+Exit codes: 0 written or printed; 1 a fact is missing, with --complete; 2 no such dataset, or an unknown fact.
 """
 MAX_FACTS_BYTES = 1 << 20
 SUMMARY = "eu-summary"
@@ -79,15 +79,15 @@ SECTIONS = {
 }
 CHAPTERS = {"1": "General information", "2": "List of data sources", "3": "Data processing aspects"}
 IS_SME = "is_sme"
-"""Fact whether the provider is a small or medium-sized enterprise, which lists fewer domains."""
+"""Fact that says whether the provider is a small or medium-sized enterprise, which lists fewer domains."""
 TO_BE_ANSWERED = "To be answered by the provider"
 _SHARE, _SHARE_OF_SMES, _DOMAINS_OF_SMES = 0.1, 0.05, 1_000
 _SIZES = ((10**6, "Less than 1 million"), (10**9, "1 million to 1 billion"))
 _POLICIES = {
     "robots": "robots.txt and X-Robots-Tag",
-    "published": "robots.txt, X-Robots-Tag, and each no to training in Content-Signal, Content-Usage (IETF AIPREF), "
-    "RSL, ai.txt, TDMRep, PLUS and rights in XMP, and C2PA",
-    "strict": "the same as published, also where training is permitted under conditions, or to this robot alone",
+    "published": "robots.txt, X-Robots-Tag, and every opt-out from training in Content-Signal, Content-Usage (IETF "
+    "AIPREF), RSL, ai.txt, TDMRep, PLUS and rights in XMP, and C2PA",
+    "strict": "the same as published, even if training is permitted under conditions or only for this robot",
 }
 _MISSING = 1
 
@@ -99,35 +99,35 @@ class Question(NamedTuple):
     fact: str
     """Name of the fact in the file of facts."""
     when: str
-    """Name of the fact because of which it does not apply if that is No."""
+    """Name of the fact that must not be No for this field to apply."""
     optional: str
     question: str
 
 
 @request
 class Card(Request):
-    """Write README.md, croissant.json and for WebDataset shards _info.json for the dataset at URL, from its manifest.
+    """Write README.md, croissant.json and, for WebDataset shards, _info.json, from the manifest of the dataset at URL.
 
-    README.md has the head that the Hugging Face Hub reads: licence, tasks, size, and which files belong to which
-    split. croissant.json describes files, records and provenance in the words of MLCommons (Croissant 1.1 and RAI 1.0).
-    timm reads the counts in _info.json. Builds write all of them; this command writes them for older datasets, and the
-    first two for adopted ones. Existing files stay as they are.
+    README.md has the header that the Hugging Face Hub reads: licence, tasks, size, and the files of each split.
+    croissant.json describes files, records and provenance in MLCommons' vocabulary (Croissant 1.1 and RAI 1.0). timm
+    reads the counts in _info.json. Builds write all three files; this command writes them for older datasets, and the
+    first two for adopted data. Existing files stay unchanged.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     facts: Place | None = option(
-        "TOML file with what only a person knows, such as data_biases or provider; docs/reading.md lists the names.",
+        "TOML file of facts that only a person knows, e.g. data_biases or provider; docs/reading.md lists the names.",
         default=None,
         metavar="FILE",
         group=READ,
     )
     eu: bool = option(
-        "Print the public summary of training content that Article 53(1)(d) of the EU's AI Act asks for, and write "
+        "Print the public summary of training content that Article 53(1)(d) of the EU AI Act requires, and write "
         "nothing.",
         default=False,
         group=WRITE,
     )
-    complete: bool = option("End with exit code 1 if a fact is missing.", default=False, group=OTHER, only="cli")
+    complete: bool = option("Exit with code 1 if a fact is missing.", default=False, group=OTHER, only="cli")
     dry_run: bool = option("Print the cards, and write nothing.", default=False, group=OTHER)
     overwrite: bool = option("Replace existing cards, even edited ones.", default=False, group=WRITE)
 
@@ -188,14 +188,14 @@ def read_facts(url: object) -> dict[str, Json]:
 def _fact(url: str, name: str, value: object, known: set[str]) -> Json:
     if name not in known:
         hint = did_you_mean(name, known) or f"; it has {', '.join(sorted(known))}"
-        raise UsageError(f"`facts` {url}: no fact is called {name}{hint}")
+        raise UsageError(f"`facts` {url}: there is no fact {name}{hint}")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return [*value]
     if not isinstance(value, str | bool) or value == "":
         raise UsageError(
-            f"`facts` {url}: {name} is {value!r}, expected a text, a date, true or false, or a list of texts"
+            f"`facts` {url}: {name} is {value!r}, expected a string, a date, true or false, or a list of strings"
         )
     return value
 
@@ -282,7 +282,7 @@ _OF_ONE_KIND = {
     "synthetic_used": "2.5",
     "other_used": "2.6",
 }
-"""Questions whether there are data of a kind. A dataset of known origin has one kind; that of others is asked."""
+"""Questions whether data of a kind was used. A dataset of known origin answers them; others leave them open."""
 
 
 def _shown(storage: Storage, manifest: Manifest, *, is_sme: bool) -> Iterator[tuple[str, Json]]:
@@ -332,11 +332,14 @@ def _crawled(
     yield "crawler_purposes", "To fetch the images that a table of URLs lists, as training data."
     yield (
         "crawler_behaviour",
-        "Fetches the listed URLs alone and follows no links of pages. Obeys robots.txt and opt-outs (section 3.1). "
-        "Limits requests to each host and address, and waits where a site asks for it. Sends no cookies or passwords, "
-        "and passes no captcha or paywall.",
+        "Fetches only the listed URLs and does not follow links. Obeys robots.txt and opt-outs (section 3.1). Limits "
+        "requests to each host and address, and waits if a site asks it to. Sends no cookies or passwords, and does "
+        "not bypass captchas or paywalls.",
     )
-    yield "crawled_content", f"Images and captions of a table with {rows}; {split.samples:,} images are in the dataset."
+    yield (
+        "crawled_content",
+        f"Images and captions from a table with {rows}; {split.samples:,} images are in the dataset.",
+    )
     yield "crawled_modalities", modalities
     domains = _domains(storage, manifest)
     count = max(1, round(len(domains) * (_SHARE_OF_SMES if is_sme else _SHARE)))
@@ -346,14 +349,17 @@ def _crawled(
     removed = split.reasons.get("removed", 0)
     yield (
         "opt_outs",
-        f"Read before and during collection, and obeyed: {obeyed}. Left out of {rows}: {counts}. Removed since: "
-        f"{removed:,}. What each refusing site or file said is kept.",
+        f"Read before and during collection, and obeyed: {obeyed}. Left out of {rows}: {counts}. Removed later: "
+        f"{removed:,}. The wording of each refusal is stored.",
     )
     limits = laion_options(manifest).rows.row_filter
     if limits.nsfw or limits.max_punsafe is not None:
         values = [*(["NSFW is " + " or ".join(limits.nsfw)] if limits.nsfw else [])]
         values += [f"punsafe is at most {limits.max_punsafe}"] if limits.max_punsafe is not None else []
-        yield "illegal_content", f"Only rows were fetched whose {' and '.join(values)}, as the table's classifiers say."
+        yield (
+            "illegal_content",
+            f"Fetched only rows whose {' and '.join(values)}, according to the table's classifiers.",
+        )
 
 
 def _size(found: tuple[str, Sequence[int]]) -> tuple[int, str]:
@@ -391,8 +397,8 @@ def markdown(summary: Summary) -> str:
 def _lines(summary: Summary) -> Iterator[str]:
     yield "# Public summary of training content"
     yield ""
-    yield f"By the template of the European Commission ({summary.template}) for Article 53(1)(d) of Regulation (EU)"
-    yield f"2024/1689. It describes the dataset {_escaped(summary.dataset)}, revision {summary.revision}."
+    yield f"Follows the European Commission's template ({summary.template}) for Article 53(1)(d) of Regulation (EU)"
+    yield f"2024/1689, and describes the dataset {_escaped(summary.dataset)}, revision {summary.revision}."
     chapter = ""
     for section in summary.sections:
         if section.number[0] != chapter:
@@ -432,10 +438,10 @@ def _print(asked: Card, *, as_json: bool) -> int:
         click.echo(json.dumps(found))
     else:
         for name in texts:
-            what = "written" if name in made.written else "differs, and stays; replace it with --overwrite"
+            what = "written" if name in made.written else "differs, and was kept; replace it with --overwrite"
             click.echo(f"{storage.url_of(name)} {what if name in (*made.written, *made.kept) else 'is up to date'}")
     if made.missing and (asked.eu or asked.complete or asked.facts is not None):
-        click.echo(f"not stated, and to be given with --facts: {', '.join(made.missing)}", err=True)
+        click.echo(f"not stated; add with --facts: {', '.join(made.missing)}", err=True)
     return _MISSING if asked.complete and made.missing else 0
 
 

@@ -234,7 +234,7 @@ WRONG = [
     ({"views": (Views(count=60), Views(count=5))}, "views: an image may have at most 64 views, got 65"),
     (
         {"transform": AnnotationTransform(AnnotationFields(size=None)), "fields": ("objects",)},
-        "several views of an image carry no annotations through a transform; use open_loader, or a transform without",
+        "a transform cannot change annotations of several views; use open_loader, or a transform without",
     ),
     ({"vews": 1}, "no setting vews; did you mean views"),
 ]

@@ -143,7 +143,7 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
         assert found["loss"] == pytest.approx(last["val_loss"], rel=1e-5)
     with pytest.raises(UsageError, match=r"from another model: fc_norm\.bias is only in this model"):
         command.main([*shared, "--eval", "--resume", newest(tmp_path)], standalone_mode=False)
-    with pytest.raises(UsageError, match="no checkpoint to evaluate"):
+    with pytest.raises(UsageError, match="no undamaged checkpoint to evaluate"):
         command.main(
             [*shared, "--output_dir", str(tmp_path / "none"), "--eval", "--resume", "automatic"], standalone_mode=False
         )
@@ -151,5 +151,5 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_flags_without_a_meaning_in_fine_tuning_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: (this program needs|images are augmented)"):
+    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: (this program needs|each image is augmented)"):
         command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)

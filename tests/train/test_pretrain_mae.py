@@ -117,7 +117,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
             {"effective_batch_size": 9, "accum_iter": 2},
             "cannot be shared by 1 devices x 2 parts; choose a multiple of 2",
         ),
-        ({"batch_size": 5}, "makes 5, `effective_batch_size` is 8; give one of them"),
+        ({"batch_size": 5}, "gives 5, but `effective_batch_size` is 8; give one"),
         ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
         ({"use_xla": True}, "`use_xla` and `device` cpu"),
         ({"pin_mem": True}, "for CUDA"),

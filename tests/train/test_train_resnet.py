@@ -97,7 +97,7 @@ def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason():
         ({"num_classes": 1}, "the data have 3"),
         ({"batch_size": 0}, "`batch_size` must be 1 to 2,147,483,647, got 0"),
         ({"target_accuracy": 101}, "`target_accuracy` must be 0 to 100, got 101"),
-        ({"metrics_debug": True}, "needs XLA, this runs on cpu"),
+        ({"metrics_debug": True}, "needs XLA, but the device is cpu"),
         ({"fake_data": True, "diagnose": True}, "leave it out"),
     ],
 )

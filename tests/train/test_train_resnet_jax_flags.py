@@ -89,7 +89,7 @@ def test_the_data_path_follows_from_root_name_and_tfds_data_dir(tmp_path):
         assert config_of(**keys).data_path({}) == str(newest)
     keys = {"dataset_name": "imagenet_fake", "dataset_use_tfds": True}
     assert config_of(**keys).data_path({"TFDS_DATA_DIR": f"{tmp_path}/"}) == str(newest)
-    with pytest.raises(UsageError, match=r"has no dataset_info.json, nor has a version of the dataset below it"):
+    with pytest.raises(UsageError, match=r"has neither dataset_info.json nor a version of the dataset below it"):
         find_tfds(str(tmp_path), "")
 
 

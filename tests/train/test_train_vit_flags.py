@@ -74,7 +74,7 @@ def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
         ({"resume_epoch": 1, "resume": "automatic"}, "`resume_epoch` and `resume`; give one of them"),
         ({"resume_epoch": 1, "init": "x.pth"}, "`resume_epoch` and `init`; `init` begins a new run, give one of them"),
         ({"json": True}, "`json` is for `plan`"),
-        ({"fake_data": True, "diagnose": True}, "`fake_data` has none"),
+        ({"fake_data": True, "diagnose": True}, "is for images that are read; leave it out with `fake_data`"),
         ({"att_dropout": 1.0}, "`att_dropout` must be 0 or more and below 1, got 1.0"),
         ({"num_classes": 2}, "`num_classes` is 2, but the data have"),
         (

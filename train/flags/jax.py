@@ -40,26 +40,25 @@ class JaxOptions(RunOptions):
     framework: Literal["torch", "jax"] = flag("torch", "Framework that trains.", DEVICES)
     compile: bool = flag(
         False,
-        "With PyTorch on cpu, cuda or tpu: compile the network by torch.compile; a CPU needs a C++ compiler.",
+        "With PyTorch on cpu, cuda or tpu: compile the network with torch.compile; cpu needs a C++ compiler.",
         DEVICES,
     )
     tensor_parallel: int = flag(
-        1, "With JAX: devices that share the heads and hidden layer of each block.", DEVICES, COUNT
+        1, "With JAX: number of devices that share each block's heads and hidden layer.", DEVICES, COUNT
     )
     ema_decay: float = flag(
         0.0,
-        "With JAX: share of a moving average of the weights that each update keeps, e.g. 0.9999; it is what is "
-        "evaluated and exported. 0: none.",
+        "With JAX: decay of the weights' moving average, e.g. 0.9999, which is evaluated and exported; 0: none.",
         TRAIN,
         SHARE_BELOW_1,
     )
     no_scan: bool = flag(
-        False, "With JAX: compile every block by itself, instead of all as one loop.", DEVICES, rare=True
+        False, "With JAX: compile each block separately, instead of all blocks as one loop.", DEVICES, rare=True
     )
     orbax: bool = flag(
         False,
-        "With JAX: save checkpoints by Orbax, every process its own part; always where processes share one copy of the "
-        "weights.",
+        "With JAX: save checkpoints with Orbax, where each process writes its own part; always on if processes share "
+        "one copy of the weights.",
         SAVE,
         rare=True,
     )
@@ -104,7 +103,7 @@ class ShardingOptions(JaxOptions):
 
     fsdp: bool = flag(False, "With JAX: shard weights and optimizer moments across devices.", DEVICES)
     grad_ckpt: bool = flag(
-        False, "With JAX: keep no results of a block for its gradient, but compute them again.", DEVICES
+        False, "With JAX: recompute each block's results for its gradient instead of keeping them.", DEVICES
     )
 
 

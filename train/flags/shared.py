@@ -51,11 +51,11 @@ if TYPE_CHECKING:
 _TPU_FILES = ("/dev/accel0", "/dev/vfio/0")
 """Device files of the first chip of a Cloud TPU VM, of older and of newer ones."""
 _LAUNCHER = (
-    "this program needs no launcher: start it once on every host; torch_xla finds devices and other hosts itself"
+    "this program needs no launcher: start it once on each host; torch_xla finds the devices and the other hosts"
 )
 REFUSED = dict.fromkeys(("world_size", "local_rank", "dist_on_itp", "dist_url"), _LAUNCHER)
 """Reasons why options of launchers are refused, by their names."""
-FAKE_DATA = "Train on black images, as many as ImageNet has; no data are read."
+FAKE_DATA = "Train on black images, as many as ImageNet has; no data is read."
 """Help of `fake_data`, which some programs have."""
 _OF_SQUARES = ("fake_data", "diagnose", "use_byol_crop", "compile", "mask_downsampling")
 """Options that are not for `pack_tokens`."""
@@ -81,45 +81,43 @@ class RunOptions(Request):
 
     headings = HEADINGS
 
-    data_path: str = option(
-        "Dataset, mix.json of several, image folder, tars or TFDS directory, a path or URL.", group=READ
-    )
+    data_path: str = option("Path or URL of a dataset, mix.json, image folder, tars or TFDS directory.", group=READ)
     index_dir: str | None = flag(
-        None, "Folder for the index of data that have no manifest; default: in the user's cache.", READ, rare=True
+        None, "Folder for the index of data without a manifest; default: in the user's cache.", READ, rare=True
     )
     region_policy: RegionPolicy = flag(
-        "refuse", "Action if reading the bucket from here costs money; off: prices are not looked up.", READ, rare=True
+        "refuse", "Action if reading the bucket from here costs money; off: do not check.", READ, rare=True
     )
     billing_project: str | None = flag(
         None,
-        "Project that pays for requests to buckets of Cloud Storage whose reader pays; default: "
-        "GOOGLE_CLOUD_QUOTA_PROJECT of the environment.",
+        "Project that pays for requests to requester-pays buckets on Cloud Storage; default: the environment variable "
+        "GOOGLE_CLOUD_QUOTA_PROJECT.",
         READ,
         rare=True,
     )
     output_dir: str = flag("./output_dir", "Folder for checkpoints, on a disk or gs://; '' saves nothing.", SAVE)
     log_dir: str | None = flag(
-        None, "Folder for log.txt, TensorBoard's events and profiles, on a disk or gs://; default: output_dir.", SAVE
+        None, "Folder for log.txt, TensorBoard events and profiles, on a disk or gs://; default: output_dir.", SAVE
     )
 
     epochs: int = flag(400, "Epochs to train.", TRAIN, COUNT)
     max_steps: int = flag(
-        0, "Updates after which the run stops, its schedule unchanged; 0: train all epochs.", TRAIN, COUNT_OR_NONE
+        0, "Stop after this many updates, with the schedule unchanged; 0: train all epochs.", TRAIN, COUNT_OR_NONE
     )
     batch_ramp: str = flag(
         "",
-        "FIRST:LAST@LENGTH, e.g. 256:1024@20epochs, instead of a batch size: images of one update, of all devices "
-        "together, which double from the first number to the last over that many epochs, images or steps.",
+        "FIRST:LAST@LENGTH, e.g. 256:1024@20epochs, instead of a batch size: the images per update, over all devices, "
+        "double from the first number to the last over that many epochs, images or steps.",
         TRAIN,
     )
-    accum_iter: int = flag(1, "Parts of a batch over which the gradient is accumulated.", TRAIN, COUNT)
+    accum_iter: int = flag(1, "Number of parts of a batch over which gradients are accumulated.", TRAIN, COUNT)
     on_error: OnError = flag(
         "raise",
-        "Action for an image that cannot be read: raise ends the run, skip leaves it out of losses and "
-        "evaluations, and counts it.",
+        "Action for an unreadable image: raise ends the run; skip counts the image and leaves it out of losses and "
+        "evaluations.",
         READ,
     )
-    min_crop: float = flag(0.08, "Smallest area of a crop, as a share of the image's area.", IMAGES, SHARE_ABOVE_0)
+    min_crop: float = flag(0.08, "Smallest crop area, as a fraction of the image's area.", IMAGES, SHARE_ABOVE_0)
     num_workers: int | None = flag(
         None, "Threads that decode images; default: one per core, at most 16.", READ, THREADS
     )
@@ -129,24 +127,24 @@ class RunOptions(Request):
 
     device: str | None = flag(
         None,
-        "Device to train on; tpu: by torch-tpu, not tested on hardware; default: xla if there is a TPU or "
+        "Device to train on; tpu: with torch-tpu, not tested on hardware; default: xla if there is a TPU or "
         "PJRT_DEVICE is set, else cuda, else cpu.",
         DEVICES,
         choices=DEVICE_NAMES,
     )
-    use_xla: bool = flag(False, "Train on XLA, as `device` xla does.", DEVICES)
+    use_xla: bool = flag(False, "Train on XLA, same as `device` xla.", DEVICES)
     precision: str = flag(
-        "auto", "Number format of matrix products; auto: bfloat16 on CUDA.", DEVICES, choices=PRECISIONS
+        "auto", "Number format for matrix products; auto: bfloat16 on CUDA.", DEVICES, choices=PRECISIONS
     )
-    seed: int = flag(0, "Seed of weights, order, crops and all other random numbers.", TRAIN, SEED)
+    seed: int = flag(0, "Seed for weights, order, crops and all other random numbers.", TRAIN, SEED)
 
     resume: str = flag(
         "",
-        "Checkpoint to resume, or step of one in output_dir to go back to; `automatic`: the newest valid one there.",
+        "Checkpoint to resume from, or its step if it is in output_dir; `automatic`: the newest valid one there.",
         SAVE,
     )
     allow_other_decoder: bool = flag(
-        False, "Resume although this machine's decoder makes other pixels of the same images.", SAVE, rare=True
+        False, "Resume even if this machine's decoder gives different pixels for the same images.", SAVE, rare=True
     )
     init: str = flag(
         "",
@@ -161,23 +159,23 @@ class RunOptions(Request):
         0, "Updates between additional checkpoints; 0: none.", SAVE, COUNT_OR_NONE, rare=True
     )
     ckpt_interval_minutes: float = flag(
-        0.0, "Longest time between checkpoints, in minutes; 0: no limit.", SAVE, NOT_NEGATIVE, rare=True
+        0.0, "Maximum time between checkpoints, in minutes; 0: no limit.", SAVE, NOT_NEGATIVE, rare=True
     )
     keep_checkpoints: int = flag(3, "Number of newest checkpoints to keep.", SAVE, COUNT, rare=True)
     log_interval_steps: int = flag(20, "Updates between log lines.", SAVE, COUNT)
     diagnose: bool = flag(
-        False, "Instead of training, measure what the run waits for; print it, and keep it in log_dir."
+        False, "Instead of training, measure what the run waits for; print the result and save it in log_dir."
     )
     metrics_port: int | None = flag(
         None, "Port on which Prometheus scrapes metrics of this host's loaders; default: none.", OTHER, PORT, rare=True
     )
     metrics_address: str = flag(
-        "127.0.0.1", "Address of this host that the port of metrics is on; 0.0.0.0: all of them.", rare=True
+        "127.0.0.1", "Address of `metrics_port` on this host; 0.0.0.0: all addresses.", rare=True
     )
     wandb: str | None = flag(
-        None, "Project of Weights & Biases for numbers of the training and its loader; default: none.", SAVE, rare=True
+        None, "Weights & Biases project for the metrics of the run and its loader; default: none.", SAVE, rare=True
     )
-    profile_steps: str = flag("", "A:B traces the updates after the first A, up to B, for TensorBoard.", rare=True)
+    profile_steps: str = flag("", "A:B traces the updates after number A, up to number B, for TensorBoard.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -193,7 +191,7 @@ class RunOptions(Request):
             )
         if getattr(self, "fake_data", False):
             for name in given_of(self, ("diagnose", "on_error", "metrics_port")):
-                raise UsageError(f"`{name}` is about images that are read; `fake_data` has none, leave it out")
+                raise UsageError(f"`{name}` is for images that are read; leave it out with `fake_data`")
 
     @property
     def log_folder(self) -> str | None:
@@ -404,15 +402,13 @@ class RecipeOptions(RunOptions):
     )
     start_epoch: int = flag(0, "Epoch to start with, if no checkpoint is resumed.", TRAIN, COUNT_OR_NONE, rare=True)
 
-    lr: float | None = flag(
-        None, "Peak of the learning rate; default: blr x effective batch / 256.", TRAIN, NOT_NEGATIVE
-    )
+    lr: float | None = flag(None, "Peak learning rate; default: blr x effective batch / 256.", TRAIN, NOT_NEGATIVE)
     blr: float = flag(1e-3, "Base learning rate, for a batch of 256.", TRAIN, NOT_NEGATIVE)
-    min_lr: float = flag(0.0, "Learning rate at the end.", TRAIN, NOT_NEGATIVE, shown="0")
+    min_lr: float = flag(0.0, "Final learning rate.", TRAIN, NOT_NEGATIVE, shown="0")
     warmup_epochs: float | None = flag(
         None,
-        "Epochs while the learning rate rises linearly; then it falls along half a cosine; default: a tenth of the "
-        "run, at most 40.",
+        "Epochs during which the learning rate rises linearly; then it falls along half a cosine; default: a tenth of "
+        "the run, at most 40.",
         TRAIN,
         NOT_NEGATIVE,
     )
@@ -423,7 +419,9 @@ class RecipeOptions(RunOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.start_epoch >= self.epochs:
-            raise UsageError(f"`start_epoch` {self.start_epoch} of {self.epochs} epochs; choose one before the last")
+            raise UsageError(
+                f"`start_epoch` {self.start_epoch} of {self.epochs} epochs; choose {self.epochs - 1} or less"
+            )
         if self.start_epoch and self.resume not in ("", AUTOMATIC):
             raise UsageError("give either `start_epoch` or `resume`, not both: a checkpoint stores its epoch")
 
@@ -477,13 +475,13 @@ class RecipeOptions(RunOptions):
         shares = devices.num_devices * self.accum_iter
         if self.effective_batch_size <= 0:
             if self.batch_size is None or self.batch_size <= 0:
-                raise UsageError("no batch size: give `batch_size` of one device or `effective_batch_size` of all")
+                raise UsageError("no batch size: give `batch_size` for one device or `effective_batch_size` for all")
             return self.batch_size * shares
         check_shares(self.effective_batch_size, devices, self.accum_iter, name="effective_batch_size")
         if self.batch_size not in (None, UNSET, self.effective_batch_size // shares):
             raise UsageError(
-                f"`batch_size` {self.batch_size} on {devices.num_devices} devices in {self.accum_iter} parts makes "
-                f"{self.batch_size * shares}, `effective_batch_size` is {self.effective_batch_size}; give one of them"
+                f"`batch_size` {self.batch_size} on {devices.num_devices} devices in {self.accum_iter} parts gives "
+                f"{self.batch_size * shares}, but `effective_batch_size` is {self.effective_batch_size}; give one"
             )
         return self.effective_batch_size
 
@@ -514,20 +512,20 @@ class PackOptions(Request):
 
     pack_tokens: int = flag(
         0,
-        "Train on images of their own shapes, cut into patches, in rows of this many tokens; 0: on square images.",
+        "Train on images in their native shapes, as patches packed into rows of this many tokens; 0: square images.",
         IMAGES,
         COUNT_OR_NONE,
     )
-    pack_images: int = flag(8, "Images in a row of `pack_tokens`.", IMAGES, COUNT)
+    pack_images: int = flag(8, "Images per row of `pack_tokens`.", IMAGES, COUNT)
     pack_min_tokens: int = flag(
-        UNSET, "Fewest tokens of an image in a row; -1: half of the mean.", IMAGES, COUNT_OR_UNSET, rare=True
+        UNSET, "Minimum tokens per image; -1: half the mean.", IMAGES, COUNT_OR_UNSET, rare=True
     )
     pack_max_tokens: int = flag(
-        UNSET, "Most tokens of an image in a row; -1: twice the mean.", IMAGES, COUNT_OR_UNSET, rare=True
+        UNSET, "Maximum tokens per image; -1: twice the mean.", IMAGES, COUNT_OR_UNSET, rare=True
     )
     pack_positions: PositionKind = flag(
         "fractional",
-        "Positions of patches: by their share of the image's sides, or by their numbers of row and column.",
+        "Patch positions: as fractions of the image's sides, or as row and column numbers.",
         IMAGES,
         rare=True,
     )

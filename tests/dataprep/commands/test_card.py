@@ -103,13 +103,13 @@ def test_facts_that_are_missing_are_asked_for_and_unknown_ones_refused(tmp_path)
     facts.write_text('data_biases = "cats"\nlicensed_used = true\n')
     run = dataprep("card", output, "--facts", facts, "--complete")
     assert run.returncode == 1
-    assert "to be given with --facts: data_limitations, personal_" in run.stderr
+    assert "add with --facts: data_limitations, personal_" in run.stderr
     summary = json.loads(dataprep("card", output, "--eu", "--json", "--facts", facts).stdout)
     assert {"provider", "licensed_modalities", "crawlers_used"} <= {*summary["unanswered"]}
     assert not {"data_biases", "licensed_used", "private_modalities", "crawl_period"} & {*summary["unanswered"]}
     assert "To be answered by the provider (`provider`)" in dataprep("card", output, "--eu").stdout
     facts.write_text('data_biasses = "cats"\n')
-    with pytest.raises(UsageError, match="no fact is called data_biasses; did you mean data_biases"):
+    with pytest.raises(UsageError, match="there is no fact data_biasses; did you mean data_biases"):
         functions.card(output, facts=facts)
     stated = tomllib.loads(FACTS.read_text()) | dict.fromkeys((*summary["unanswered"], "licensed_used"), False)
     facts.write_text("".join(f"{name} = {json.dumps(value, default=str)}\n" for name, value in stated.items()))

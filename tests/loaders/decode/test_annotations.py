@@ -213,7 +213,7 @@ def test_settings_that_do_not_fit_are_refused(marked):
     words = r"needs the fields person_keypoints, original_width, .* set fields=\('original_height', 'person_keypoints'"
     with pytest.raises(UsageError, match=words):
         LoaderConfig(batch_size=8, fields=("original_height",), transform=transform)
-    with pytest.raises(UsageError, match="packs carry no annotations"):
+    with pytest.raises(UsageError, match="a transform cannot change annotations of packs"):
         open_packs(
             marked(), batch_size=8, packs=Packs(patch=16, tokens=64, images=4), fields=PEOPLE.names, transform=transform
         )

@@ -27,5 +27,5 @@ def test_a_folder_of_a_version_is_used_itself(prepared):
 
 
 def test_a_folder_without_a_dataset_is_refused(tmp_path):
-    with pytest.raises(UsageError, match=r"has no dataset_info.json, nor has a version of flowers below it"):
+    with pytest.raises(UsageError, match=r"has neither dataset_info.json nor a version of flowers below it"):
         find_tfds(str(tmp_path), "flowers")

@@ -91,7 +91,7 @@ def test_files_of_vitmae_are_read_and_written(tiny, tmp_path):
     encoder = {name: each for name, each in tiny.state_dict().items() if not name.startswith(("decoder", "mask"))}
     assert found.keys() == encoder.keys()
     assert all(torch.equal(found[name], encoder[name]) for name in encoder)
-    with pytest.raises(UsageError, match="`names` vitmae, `key_bias` remove: ViTMAE has biases of keys"):
+    with pytest.raises(UsageError, match="`names` vitmae, `key_bias` remove: ViTMAE needs key biases"):
         export(str(tmp_path / "model.safetensors"), str(tmp_path / "a.pth"), key_bias="remove", names="vitmae")
 
 
