@@ -181,8 +181,8 @@ def sentences_about_views() -> list[str]:
 def sentences_of_the_decision_on_views() -> list[str]:
     cost = costs_of_views()
     return [
-        f"cost our loader {cost['eight']} decodes of one default crop, where separate decodes cost {cost['separate']}, "
-        f"and two views of the default area {cost['whole']}.",
+        f"eight views cost as much as {cost['eight']} decodes of one default crop ({cost['separate']} with separate "
+        f"decodes), and two views of the default area {cost['whole']}.",
         f"0.4 to 1 cost {cost['two']}, above the target of 1.3, and {cost['like']} times one view",
         f"in {cost['shares']} % of the benchmark's images",
     ]
@@ -231,10 +231,10 @@ def sentences_about_the_fallback_decoder() -> list[str]:
     speed = [mine / theirs for mine, theirs in zip(extension, libraries, strict=True)]
     _hold(all(0.45 < each < 0.6 for each in speed))
     return [
-        f"at 224 pixels bicubic the extension takes {extension[0]:.3f} and the libraries {libraries[0]:.3f}, bilinear "
-        f"{extension[1]:.3f} and {libraries[1]:.3f}, so the libraries have {speed[0]:.2f} and {speed[1]:.2f} of",
-        f"takes simplejpeg {rows:.3f}: ",
-        f"above {extension[0] / rows:.2f} and {extension[1] / rows:.2f}.",
+        f"at 224 pixels, bicubic, the extension takes {extension[0]:.3f} and the libraries {libraries[0]:.3f}; "
+        f"bilinear, {extension[1]:.3f} and {libraries[1]:.3f}; so the libraries have {speed[0]:.2f} and {speed[1]:.2f} of",
+        f"simplejpeg takes {rows:.3f} to decode",
+        f"could not exceed {extension[0] / rows:.2f} and {extension[1] / rows:.2f}.",
     ]
 
 
@@ -330,8 +330,8 @@ def sentences_about_large_indexes() -> list[str]:
     document = recorded("large-index")
     parts, least = (only(document["table"], index=each) for each in ("parts", "small dataset"))
     return [
-        f"with {document['rows'] / 1e6:.0f} million rows in {document['shards']:,} shards "
-        f"{parts['open_s']:.2f} s and {parts['open_peak_mb']:.0f} MB, of which any dataset takes "
+        f"with {document['rows'] / 1e6:.0f} million rows in {document['shards']:,} shards, "
+        f"{parts['open_s']:.2f} s and {parts['open_peak_mb']:.0f} MB, of which every dataset takes "
         f"{least['open_peak_mb']:.0f} MB. Reading the rows of a shard takes {parts['shard_cpu_ms']:.1f} ms,"
     ]
 
