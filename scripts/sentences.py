@@ -232,7 +232,8 @@ def sentences_about_the_fallback_decoder() -> list[str]:
     _hold(all(0.45 < each < 0.6 for each in speed))
     return [
         f"at 224 pixels, bicubic, the extension takes {extension[0]:.3f} and the libraries {libraries[0]:.3f}; "
-        f"bilinear, {extension[1]:.3f} and {libraries[1]:.3f}; so the libraries have {speed[0]:.2f} and {speed[1]:.2f} of",
+        f"bilinear, {extension[1]:.3f} and {libraries[1]:.3f}; so the libraries have {speed[0]:.2f} and "
+        f"{speed[1]:.2f} of",
         f"simplejpeg takes {rows:.3f} to decode",
         f"could not exceed {extension[0] / rows:.2f} and {extension[1] / rows:.2f}.",
     ]
