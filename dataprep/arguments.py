@@ -338,7 +338,7 @@ class _Key:
         if self.kind is Texts:
             found = texts(value)
             if wrong := [each for each in found if not isinstance(each, str)]:
-                raise UsageError(f"`{self.name}` must be text or several, got {wrong[0]!r}")
+                raise UsageError(f"`{self.name}` must be a text or several texts, got {wrong[0]!r}")
             for each in found:
                 self._check_choice(each)
             return found
@@ -348,7 +348,7 @@ class _Key:
             if isinstance(value, PathLike):
                 value = fspath(value)
             if not isinstance(value, str):
-                raise UsageError(f"`{self.name}` must be text, got {value!r}")
+                raise UsageError(f"`{self.name}` must be a text, got {value!r}")
             self._check_choice(value)
             return value
         if self.kind is Path:
@@ -502,7 +502,7 @@ def _refuse_unknown(
             raise UsageError(f"{name} has no argument {given!r}{hint}")
     if len(arguments) > positional:
         takes = counted(positional, "positional argument")
-        raise UsageError(f"{name} takes {takes}, got {len(arguments)}; name the others")
+        raise UsageError(f"{name} takes {takes}, got {len(arguments)}; pass the others by name")
     have = {*list(fields)[: len(arguments)], *values}
     missing = [each for each, key in fields.items() if key.default is dataclasses.MISSING and each not in have]
     if missing:
@@ -523,7 +523,7 @@ def _function_doc(text: str, fields: Mapping[str, _Key]) -> str:
         for key in fields.values():
             if key.spec.group == heading:
                 lines += _argument_lines(f"{key.name}: {key.spec.help}")
-    lines += ["", "Raises:", "    DataprepError: The call failed; the text says why, and what to do."]
+    lines += ["", "Raises:", "    DataprepError: The call failed; the message says why, and what to do."]
     return "\n".join(lines)
 
 

@@ -24,27 +24,27 @@ INTERRUPTED = 130
 NO_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 """Texts of errors, other than MemoryError, that threads and shared libraries raise when memory runs out."""
 COMMANDS = {
-    "adopt": "Index data that other tools wrote, so that the loaders read them in place.",
+    "adopt": "Index data that other tools wrote, so that loaders can read it in place.",
     "bench": "Measure how many images per second the loader delivers.",
     "build": "Build verified shards from original files, on disk or in a bucket.",
     "card": "Write the cards of a dataset: README.md for the Hugging Face Hub, croissant.json and _info.json.",
     "check-region": "Show where buckets and their readers are, and what reading them costs.",
-    "convert": "Make a dataset from another one: another format, smaller images, other shards.",
+    "convert": "Make a new dataset from an existing one: different format, smaller images, different shards.",
     "create-bucket": "Create a private bucket in a TPU's region, and an account that may use it.",
-    "demo-data": "Write small original files in the layouts of the real datasets, to try every command.",
-    "diagnose": "Find what a training run waits for, what to change, and what the change brings.",
+    "demo-data": "Write small original files in the layouts of the real datasets, to try out every command.",
+    "diagnose": "Find what a training run waits for, what to change, and how much that helps.",
     "inspect": "Show counts, sizes, classes and pictures of a finished dataset.",
-    "map": "Add columns: a value for each sample, made by a function or joined from a table.",
-    "plan-input": "Calculate whether the hosts of a TPU can feed it, and what would change that.",
-    "recheck": "Ask sites again whether images from a table of URLs may be used, and list those that may not.",
-    "remove": "Remove samples that must vanish from storage, and leave the others as they are.",
+    "map": "Add columns: a value for each sample, computed by a function or joined from a table.",
+    "plan-input": "Calculate whether a TPU's hosts can feed it, and what would help.",
+    "recheck": "Ask sites again whether images from a table of URLs may be used, and list the images that may not.",
+    "remove": "Remove samples from storage for good, without changing the others.",
     "replicate": "Copy a dataset to other regions, near its readers.",
     "retry-failed": "Fetch failed rows of a table of URLs again, and add their images as new shards.",
-    "select": "Choose samples by conditions, lists, duplicates or a draw, as a view of a dataset.",
+    "select": "Make a view of a dataset: samples chosen by conditions, lists, duplicates or at random.",
     "tpu": "Create, set up and delete TPU VMs, and run programs on all their workers.",
     "train": "Train on a dataset: start one of the training programs.",
     "verify": "Compare every byte of a dataset with its manifest.",
-    "watch": "Show how far a build or a training is, from any host.",
+    "watch": "Show the progress of a build or a training run, from any host.",
 }
 """One line of help by command name. Each is the object `command` of dataprep.commands.<name with underscores>."""
 
@@ -135,7 +135,7 @@ def _run(command: click.Command, name: str, after_ctrl_c: str) -> int:
     except UnicodeError as error:
         if not (advice := names_advice()):
             raise
-        _tell(f"{name}: a name or a text has letters that cannot be written here ({error}); {advice}")
+        _tell(f"{name}: a name or a text has characters that cannot be written here ({error}); {advice}")
         return 2
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
         if not (problem := _exhausted(error)):
@@ -190,6 +190,6 @@ def _exhausted(error: Exception) -> str:
     if isinstance(error, MemoryError) or code == errno.ENOMEM or any(text in str(error) for text in NO_MEMORY):
         return (
             f"no memory left ({first_line(error)}); use fewer --workers, or raise the limit (ulimit -v, ulimit -u, or "
-            "that of the container), and run the same command again"
+            "the container's), and run the same command again"
         )
     return ""

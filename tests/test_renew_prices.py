@@ -96,7 +96,9 @@ def test_a_table_is_stale_after_its_days():
     line = stale_tables(newest + timedelta(days=STALE_DAYS + 1))
     assert [name for name in TABLES if f"{name} of {price_dates()[name]}, " in line] == list(TABLES)
     assert (
-        line.count("a newer version of this package may have newer ones, and check-region takes others as `prices`")
+        line.count(
+            "a newer version of this package may have newer ones, and check-region accepts your own prices as `prices`"
+        )
         == 1
     )
     assert line.count("compare them with https://cloud.google.com/storage/pricing, https://cloud-cost-") == 1

@@ -193,7 +193,7 @@ def zone_note(accelerator: Accelerator, zone: str) -> str:
     known = known_zones(accelerator.generation.name)
     if any(each == zone or each.startswith(f"{zone}-") for each in known):
         return ""
-    return f"{zone} is not known to have {accelerator.generation.name}; known are {', '.join(known)}, perhaps more"
+    return f"{zone} is not known to have {accelerator.generation.name}; known zones: {', '.join(known)}, perhaps more"
 
 
 def shape_of(accelerator: Accelerator) -> str:

@@ -109,7 +109,7 @@ def ensure_bucket(request: BucketRequest, project: str | None) -> tuple[bool, li
         except Conflict:  # another process was faster
             found = _found(client, request.name)
     if found is None:
-        raise AccessError(f"{url}: the name is taken, and the bucket cannot be seen; choose another name")
+        raise AccessError(f"{url}: the name is taken, and you cannot access the bucket; choose a different name")
     _check_place(found, request)
     return False, _differences(found, request)
 
@@ -132,8 +132,8 @@ def _found(client: Client, name: str) -> Bucket | None:
         if not isinstance(error.__cause__, Forbidden):
             raise
         raise AccessError(
-            f"gs://{name}: a bucket of this name exists already and may not be seen (storage.buckets.get is missing); "
-            "it may be someone else's: choose another name"
+            f"gs://{name}: a bucket of this name exists already, but you cannot access it (storage.buckets.get is "
+            "missing); it may be someone else's: choose a different name"
         ) from error
 
 
@@ -156,7 +156,7 @@ def _create(client: Client, request: BucketRequest, project: str | None) -> None
         if not isinstance(error.__cause__, Forbidden):
             raise
         raise AccessError(
-            f"gs://{request.name}: it may not be created: permission {_CREATE} is missing in the project; ask for "
+            f"gs://{request.name}: it cannot be created: permission {_CREATE} is missing in the project; ask for "
             f"roles/storage.admin there ({first_line(error.__cause__)})"
         ) from error
 
@@ -170,7 +170,7 @@ def _check_place(found: Bucket, request: BucketRequest) -> None:
     if place.location.upper() != request.location.upper() or place.location_type not in ("", "region"):
         raise UsageError(
             f"gs://{request.name}: it exists already, in {describe(place)}, not in {request.location.lower()}, and "
-            "is not moved; choose another name"
+            "cannot be moved; choose a different name"
         )
 
 

@@ -219,7 +219,7 @@ class EnoughHosts:
         """Reason why no TPU with these hosts is enough."""
         if self.machine.vcpus is None:
             return "its vCPUs are not known"
-        return f"{self.hosts:,} hosts would be needed, more than the largest TPU with them has"
+        return f"{self.hosts:,} hosts would be needed, more than the largest TPU of this type has"
 
 
 class _Change(NamedTuple):

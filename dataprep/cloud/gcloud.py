@@ -58,7 +58,11 @@ _MEANINGS: tuple[tuple[str, type[DataprepError], str], ...] = (
         UsageError,
         'no such zone for TPUs; "gcloud compute tpus locations list" lists them',
     ),
-    (r"ALREADY_EXISTS|already exists", UsageError, "the name is taken; choose another, or delete what has this name"),
+    (
+        r"ALREADY_EXISTS|already exists",
+        UsageError,
+        "the name is taken; choose a different name, or delete what has this name",
+    ),
     (
         r"ssh-add|Permission denied \(publickey",
         AccessError,
@@ -139,7 +143,7 @@ class Gcloud:
             raise GcloudMissingError(_MISSING) from None
         except subprocess.TimeoutExpired:
             raise UndecidedError(
-                f"{_shown(argv)}: no answer in {timeout_s:.0f} s; run the same command again"
+                f"{_shown(argv)}: no response in {timeout_s:.0f} s; run the same command again"
             ) from None
 
     def attach(self, argv: Sequence[str]) -> int:
@@ -182,7 +186,7 @@ class Gcloud:
         if listed is None:
             return []
         if not isinstance(listed, list):
-            raise UndecidedError(f"{_shown(argv)}: its answer is not a JSON list; run it by hand")
+            raise UndecidedError(f"{_shown(argv)}: its output is not a JSON list; run it by hand")
         return [entry for entry in listed if isinstance(entry, dict)]
 
 
@@ -204,7 +208,7 @@ def _answer(argv: Sequence[str], ran: subprocess.CompletedProcess[str]) -> Any:
     try:
         return json.loads(ran.stdout) if ran.stdout.strip() else None
     except ValueError:
-        raise UndecidedError(f"{_shown(argv)}: its answer is not JSON; run it by hand") from None
+        raise UndecidedError(f"{_shown(argv)}: its output is not JSON; run it by hand") from None
 
 
 def _shown(argv: Sequence[str]) -> str:
@@ -215,7 +219,7 @@ def _shown(argv: Sequence[str]) -> str:
 def _first_line(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR")]
-    line = (errors or lines or ["it said nothing"])[0]
+    line = (errors or lines or ["no output"])[0]
     return re.sub(r"^ERROR: \(gcloud[^)]*\) ", "", line)[:SAID_CHARACTERS]
 
 
@@ -279,7 +283,7 @@ def find_zone(name: str, zone: str | None = None) -> str:
     if found:
         raise UsageError(f"`tpu` {name}: TPUs of this name are in {', '.join(found)}; add `zone`")
     names = ", ".join(sorted(_last(node.get("name", "")) for node in listed)[:MOST_LISTED]) or "none"
-    raise UsageError(f"`tpu` {name}: no such TPU, gcloud lists {names}; check the name and the project, or give `zone`")
+    raise UsageError(f"`tpu` {name}: no such TPU; gcloud lists {names}: check the name and the project, or give `zone`")
 
 
 def _entries(*words: str, **flags: str | None) -> list[JsonObject]:

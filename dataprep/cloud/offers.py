@@ -57,8 +57,8 @@ class Reading:
         if not self.objects_are_assumed:
             return []
         return [
-            f"requests and copies are priced for objects of {OBJECT_BYTES >> 20} MiB, as dataprep's shards, of which "
-            f"{READ_BYTES >> 20} MiB are read at a time; for other data, such as loose pictures, give `objects`"
+            f"requests and copies are priced for objects of {OBJECT_BYTES >> 20} MiB, like dataprep's shards, read "
+            f"{READ_BYTES >> 20} MiB at a time; for other data, such as loose pictures, give `objects`"
         ]
 
 
@@ -164,7 +164,7 @@ def offers(reading: Reading, places: Places) -> list[Offer]:
 def storage_notes(found: Iterable[Offer]) -> list[str]:
     """Return a note if the storage of a copy or a cache is priced as in another region."""
     regions = {region_of(offer.place) for offer in found if offer.kind in (CACHE, COPY)} - {STORAGE_REGION}
-    return [f"keeping data in {each} is priced as in {STORAGE_REGION}" for each in sorted(regions)]
+    return [f"storage in {each} is priced as in {STORAGE_REGION}" for each in sorted(regions)]
 
 
 def copy_commands(url: str, where: str, reading: Reading, once_usd: float) -> list[str]:

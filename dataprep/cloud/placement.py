@@ -124,8 +124,8 @@ def _verdict_elsewhere(url: str, prices: Prices) -> Verdict:
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
     price = prices.find("internet_per_gib", "aws", region) if is_aws else None
     if price is None or os.environ.get("AWS_SKIP_SIGNATURE"):
-        return Verdict(UNKNOWN, None, "it is not known what reading it from outside costs, and who pays: ask its owner")
-    return Verdict(PAID, price, f"AWS charges for what is read from {region} outside AWS")
+        return Verdict(UNKNOWN, None, "it is not known what reading it from outside costs, or who pays: ask its owner")
+    return Verdict(PAID, price, f"AWS charges for reading from {region} outside AWS")
 
 
 def nearer_copy(found: Placement, prices: Prices, warn: Callable[[str], None]) -> tuple[Replica, Verdict] | None:
@@ -173,7 +173,7 @@ def url_to_read(url: str, policy: str) -> str:
     if copy is None:
         return url
     replica, judgement = copy
-    _say(f"reading the copy at {replica.url} in place of {url}: {judgement.kind}, in {describe(replica.bucket)}")
+    _say(f"reading the copy at {replica.url} instead of {url}: {judgement.kind}, in {describe(replica.bucket)}")
     return replica.url
 
 
@@ -199,7 +199,7 @@ def _difference(url: str, original: ObjectInfo | None) -> str:
             return ""
     except DataprepError as error:
         return str(error)
-    return f"another {MANIFEST} exists there, or none; run dataprep replicate again"
+    return f"a different {MANIFEST} exists there, or none; run dataprep replicate again"
 
 
 def _with_deadline(url: str) -> Storage:

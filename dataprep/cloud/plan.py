@@ -41,31 +41,31 @@ _AS_MEASURED = "assumed, because the core that measured is not known"
 class InputRequest(Request):
     """Compare what an accelerator needs with what its hosts have: cores, network, bucket.
 
-    The cost of an image comes from dataprep's own measurements unless yours are given. `dataprep diagnose` measures on
-    one host how many images a second the accelerator takes; multiply that by the number of hosts.
+    The cost of an image comes from dataprep's own measurements, unless you give yours. `dataprep diagnose` measures how
+    many images per second the accelerator takes on one host; multiply that by the number of hosts.
     """
 
     accelerator: str = option(
-        "TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, which lists the smallest TPU of each kind "
+        "TPU, such as v3-256, v5litepod-64, v4:2x2x4, tpu7x-2x2x4; or all, to list the smallest TPU of each kind "
         "whose hosts deliver the rate.",
         metavar="TYPE",
         group=WHERE,
     )
     images_per_s: float = option(
-        "Images a second that the accelerator takes on all hosts together: the global batch, divided by the seconds "
-        "of a step that does not wait for data.",
+        "Images per second that the accelerator takes on all hosts together: the global batch size divided by the "
+        "time of a step that does not wait for data, in seconds.",
         low=0,
         open_low=True,
         group=WHERE,
     )
-    image_size: int = option("Side of the cropped images, pixels.", default=224, low=1, group=IMAGES)
+    image_size: int = option("Side of the cropped images, in pixels.", default=224, low=1, group=IMAGES)
     dataset: Literal["imagenet", "imagenet-21k", "coco", "coco-dup5"] = option(
-        "Dataset whose size and image sizes are assumed; for imagenet-21k only the number of images is known.",
+        "Dataset whose size and image sizes are assumed; for imagenet-21k, only the number of images is known.",
         default="imagenet",
         group=READ,
     )
     dataset_bytes: int | str | None = option(
-        "Size of all images, for a dataset that is not in the list, such as 500GB.",
+        "Size of all images, such as 500GB, for a dataset that is not in the list.",
         default=None,
         size=True,
         low=1,
@@ -82,15 +82,15 @@ class InputRequest(Request):
         shown="objects of 256 MiB",
         group=READ,
     )
-    loader: Loader = option("Loader that is used.", default="dataprep", group=IMAGES)
+    loader: Loader = option("Loader to assume.", default="dataprep", group=IMAGES)
     measured: Path | None = option(
-        "JSON of dataprep bench or diagnose, from which CPU time and bytes of an image are taken.",
+        "JSON of dataprep bench or diagnose, with the CPU time and bytes per image.",
         default=None,
         metavar="FILE",
         group=IMAGES,
     )
     host_gbps: float | None = option(
-        "Measured bandwidth of a host, in Gbit/s; all of it is counted.",
+        "Measured bandwidth of a host, in Gbit/s; counted in full.",
         default=None,
         low=0,
         open_low=True,
@@ -99,7 +99,7 @@ class InputRequest(Request):
     bucket_gbps: float | None = option(
         "Bandwidth of the bucket for all hosts together, in Gbit/s.", default=None, low=0, open_low=True, group=READ
     )
-    epochs: int = option("Epochs to time.", default=1, low=1, group=OTHER)
+    epochs: int = option("Epochs whose time is calculated.", default=1, low=1, group=OTHER)
 
     @property
     def given_bytes(self) -> int | None:
@@ -215,9 +215,9 @@ class BucketLoad:
             return ""
         in_shards = self.images_per_s * self.bytes_per_image / READ_BYTES
         return (
-            f"But objects of {human_bytes(self._object_bytes)} need {self.requests_per_s:,.0f} requests/s, but a bucket "
-            f"serves only about {self.first_requests_per_s:,.0f} at first, and more as the load grows: pack them into "
-            f"shards (dataprep build folder), which need {in_shards:,.0f}."
+            f"However, objects of {human_bytes(self._object_bytes)} need {self.requests_per_s:,.0f} requests/s, but a "
+            f"bucket serves only about {self.first_requests_per_s:,.0f} at first, and more as the load grows: pack "
+            f"them into shards (dataprep build folder), which need {in_shards:,.0f}."
         )
 
     def document(self) -> dict[str, object]:
@@ -339,8 +339,9 @@ class InputPlan:
             return []
         gbps = self.plan.asked_images_per_s * self.cost.image.num_bytes * 8e-9
         return [
-            f"the bucket's bandwidth: {gbps:,.2f} Gbit/s are needed of your project's quota of Google egress bandwidth "
-            "in the bucket's location, which the console shows under IAM & Admin, Quotas: give it as `bucket_gbps`"
+            f"the bucket's bandwidth: {gbps:,.2f} Gbit/s are needed from your project's quota of Google egress "
+            "bandwidth in the bucket's location, which the console shows under IAM & Admin, Quotas; give it as "
+            "`bucket_gbps`"
         ]
 
     def document(self) -> dict[str, object]:
@@ -407,7 +408,7 @@ def _all_tpus(request: InputRequest) -> EnoughTpus:
     about_one = ("dataset_bytes", "images", "objects", "host_gbps", "bucket_gbps", "epochs")
     for name in about_one:
         if getattr(request, name) != getattr(plain, name):
-            raise UsageError(f"`{name}` is about one TPU; give its name as `accelerator` instead of all")
+            raise UsageError(f"`{name}` applies to one TPU; give its name as `accelerator` instead of all")
     costs = {name: _host_cost(request, name) for name in generations()}
     return EnoughTpus(
         request=request,
@@ -426,7 +427,7 @@ def _host_cost(request: InputRequest, generation: str) -> HostCost:
         found = capacity.cost_from_document(_document(request.measured), request.measured.name)
         if found.image_size not in (None, request.image_size):
             raise UsageError(
-                f"{request.measured.name} was measured at {found.image_size} pixels, and `image_size` is "
+                f"{request.measured.name} was measured at {found.image_size} pixels, but `image_size` is "
                 f"{request.image_size}; measure at that size"
             )
         if request.loader != found.cost.loader:

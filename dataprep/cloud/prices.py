@@ -59,7 +59,7 @@ def stale_tables(today: date) -> str:
     pages = dict.fromkeys(table_source(name) for name in old)
     return (
         f"old prices: {', '.join(found)}; compare them with {', '.join(pages)}; a newer version of this package may "
-        "have newer ones, and check-region takes others as `prices`"
+        "have newer ones, and check-region accepts your own prices as `prices`"
     )
 
 

@@ -57,7 +57,7 @@ def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdic
     place = where.lower()
     hit = prices.find("cache_read_per_gib", RAPID_CACHE, region_of(place))
     if place in (bucket.caches or ()) and hit is not None:
-        reason = f"{place} has a Rapid Cache of {describe(bucket)}; what it does not hold yet is charged without it"
+        reason = f"{place} has a Rapid Cache of {describe(bucket)}; data that is not in it yet is charged as without it"
         return Verdict(CACHED, hit, reason)
     kind, regions = placement(bucket)
     if kind is None:
@@ -71,7 +71,7 @@ def verdict(bucket: BucketLocation, where: str | None, prices: Prices) -> Verdic
         if kind == DUAL_REGION:
             return Verdict(FREE, 0.0, f"{region} is one of the regions of {shown}")
         if kind == ZONE and place != region and place not in _zones(bucket):
-            return Verdict(FREE, 0.0, f"{place} is another zone of {shown}'s region: free, but not as near")
+            return Verdict(FREE, 0.0, f"{place} is a different zone in {shown}'s region: free, but not as near")
         return Verdict(CO_LOCATED, 0.0, f"{place} is in {region}, as the bucket is")
     return _paid(bucket, regions or (bucket.location.lower(),), place, prices)
 
@@ -163,7 +163,7 @@ def parse_location(text: str) -> BucketLocation:
         regions = tuple(map(check_place, code.split("+")))
         if len(set(regions)) != 2 or any(map(is_zone, regions)) or area_of(regions[0]) != area_of(regions[1]):
             raise UsageError(
-                f"`bucket_location` {text}: a dual-region is two regions of an area, as us-central1+us-west1"
+                f"`bucket_location` {text}: a dual-region is two regions of an area, such as us-central1+us-west1"
             )
         return BucketLocation(location=code.upper(), location_type=DUAL_REGION, data_locations=regions)
     bucket = BucketLocation(location=code.upper())
@@ -171,9 +171,10 @@ def parse_location(text: str) -> BucketLocation:
     if kind is None:
         pairs = sorted(row["code"].upper() for row in table("dual_regions.csv") if row["kind"] == "predefined")
         raise UsageError(
-            f"`bucket_location` {text!r}: no such place; expected a multi-region ({', '.join(MULTI_REGIONS).upper()}), "
-            f"a dual-region ({', '.join(pairs)}, or two regions as us-central1+us-west1), or a region or zone"
-            f"{did_you_mean(code, (row['zone'] for row in table('tpu_zones.csv')))}"
+            f"`bucket_location` {text!r}: no such place; expected a multi-region "
+            f"({', '.join(MULTI_REGIONS).upper()}), a dual-region ({', '.join(pairs)}, or two regions such as "
+            "us-central1+us-west1), or a region or "
+            f"zone{did_you_mean(code, (row['zone'] for row in table('tpu_zones.csv')))}"
         )
     return replace(bucket, storage_class="RAPID") if kind == ZONE else bucket
 
@@ -214,7 +215,7 @@ def _paid(bucket: BucketLocation, froms: Iterable[str], place: str, prices: Pric
     for start in froms:
         price = _transfer_price(bucket, start, region, prices)
         if price is None:
-            return _unknown(f"what a read of {shown} from {region} costs: no price is published for it")
+            return _unknown(f"what reading {shown} from {region} costs: no price is published for it")
         found.append(price)
         rows = (_area_row(start), _area_row(region))
         notes.update({row["note"]: None for row in rows if row and row["note"]})

@@ -86,8 +86,8 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
     manifest = manifest_in(data, storage.url_of(MANIFEST))
     if is_adopted(manifest):
         raise UsageError(
-            f"{storage.url}: its data were adopted and are where other tools wrote them; copy them with "
-            "`gcloud storage cp -r`, then `dataprep adopt` the copy"
+            f"{storage.url}: its data was adopted and is where other tools wrote it; copy it with `gcloud storage cp "
+            "-r`, then `dataprep adopt` the copy"
         )
     fault = next(iter(find_faults(manifest)), None)
     if fault:
@@ -132,17 +132,17 @@ def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
     """
     source, target = open_storage(source_url), open_storage(target_url)
     if f"{source.url}/".startswith(f"{target.url}/") or f"{target.url}/".startswith(f"{source.url}/"):
-        raise UsageError(f"`to` {target.url}: it is, contains or is inside {source.url}; give another place")
+        raise UsageError(f"`to` {target.url}: it is, contains or is inside {source.url}; give a different place")
     present = {info.name: info for info in target.list()}
     if PLAN_JSON in present:
-        raise UsageError(f"`to` {target.url}: a build is under way there; give another place, or finish it")
+        raise UsageError(f"`to` {target.url}: a build is under way there; give a different place, or finish it")
     wanted = {info.name: info for phase in phases for info in phase}
     tops = {_top(name) for name in wanted if name not in CARDS}
     strange = next((name for name in present if name not in wanted and name != REPLICAS and _top(name) in tops), None)
     if strange is not None:
         raise ConflictError(
-            f"{target.url_of(strange)}: not part of {source.url}, but readers would take it for one; "
-            "give another place, or remove it"
+            f"{target.url_of(strange)}: not part of {source.url}, but readers would take it for a part; give a "
+            "different place, or remove it"
         )
     existing, kept = wanted.keys() & present.keys(), []
     for name in sorted(existing, key=lambda name: name != MANIFEST):  # first the manifest, which shows another dataset

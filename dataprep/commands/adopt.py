@@ -34,7 +34,7 @@ Examples:
   dataprep adopt gs://bucket/cc3m --dry-run --json | jq '.splits[].shards'
 
 \b
-Exit codes: 0 adopted, now or before; 1 a disk or bucket failed; 2 nothing to adopt, or damaged data.
+Exit codes: 0 adopted, now or earlier; 1 a disk or bucket failed; 2 nothing to adopt, or damaged data.
 """
 
 
@@ -52,18 +52,18 @@ class AdoptProgress(ImageProgress):
 
 @request
 class Adopt(LocalRun):
-    """Index the data at URL, which other tools wrote, so that the loaders read them as they are.
+    """Index the data at URL that other tools wrote, so that loaders can read it as it is.
 
-    The data may be an image folder (<class>/* or {train,val}/<class>/*; links are followed), tars of webdataset, a
-    TFDS directory, or the output of img2dataset, on disk or in a bucket. On disk no image is read without `digest`;
-    shards in a bucket are streamed. Afterwards TFDS can read img2dataset's TFRecords.
+    The data may be an image folder (<class>/* or {train,val}/<class>/*; links are followed), webdataset tars, a TFDS
+    directory, or img2dataset output, on disk or in a bucket. On disk, images are read only with `digest`; shards in a
+    bucket are streamed. Afterwards, TFDS can read img2dataset's TFRecords.
     """
 
     url: Place = option(
         "Folder or prefix (gs://, s3://, az://, https://, hf://) of the data.", metavar="URL", kw_only=False, group=READ
     )
     index: Place | None = option(
-        "Folder or gs:// prefix for index and manifest.",
+        "Folder or gs:// prefix for the index and manifest.",
         default=None,
         metavar="URL",
         shown="next to the data",
@@ -75,28 +75,28 @@ class Adopt(LocalRun):
         default_factory=dict,
         metavar="NAME=PATTERN",
         example="train=train-*.tar",
-        shown="by their names",
+        shown="by file name",
         group=LABELS,
     )
     format: Literal["auto", "imagefolder", "webdataset", "tfrecord"] = option(
-        "Format of the data; auto: recognise it by the files.", default="auto", group=READ
+        "Format of the data; auto: detect it from the files.", default="auto", group=READ
     )
     labels: str | None = option(
-        "Tar member, key of the .json member, or feature that holds the label, an integer or the text of a class; "
-        f"{NO_LABELS}: no labels.",
+        f"Tar member, key of the .json member, or feature with the label, an integer or a class name; {NO_LABELS}: no "
+        "labels.",
         default=None,
         metavar="FIELD",
         shown="cls, label, ...",
         group=LABELS,
     )
     class_names: Path | str | None = option(
-        "Text file with a name for each class, for labels that are integers: the first line is class 0.",
+        "Text file with a class name on each line, for integer labels; the first line is class 0.",
         default=None,
         metavar="FILE",
         shown="the integers",
         group=LABELS,
     )
-    shuffled: bool = option("State that the samples are in random order already.", default=False, group=READ)
+    shuffled: bool = option("Declare that the samples are already in random order.", default=False, group=READ)
     digest: bool = option("Read every image, and record its CRC32C in the index.", default=False, group=READ)
     overwrite: bool = option("Read the data again, and replace the existing index.", default=False, group=WRITE)
     dry_run: bool = option(
@@ -140,8 +140,8 @@ def _run(asked: Adopt, viewer: Viewer) -> Adoption:
         adoption = adopt_data(asked.adoption(), progress, workers=asked.workers)
     if adoption.changes:
         raise UsageError(
-            f"{adoption.url}: the data have changed since they were adopted ({adoption.changes}); read them "
-            "again with `overwrite`"
+            f"{adoption.url}: the data has changed since it was adopted ({adoption.changes}); read it again with "
+            "`overwrite`"
         )
     return adoption
 

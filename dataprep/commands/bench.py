@@ -29,7 +29,7 @@ Examples:
   dataprep bench shards/imagenet --compare bench.json
 
 \b
-Exit codes: 0 measured; 1 the loader failed; 2 usage, or no such data.
+Exit codes: 0 measured; 1 the loader failed; 2 wrong usage, or no such data.
 """
 
 
@@ -79,7 +79,7 @@ def _print(table: BenchTable) -> None:
         console,
         f"Medians of {rounds} round{'s' if rounds != 1 else ''}, each of {length} after the first ones; batches of "
         f"{settings['batch_size']:,}, {settings['image_size']} px, random-resized crop and flip, bicubic; "
-        f"{settings['workers']} workers, held to as many of {table.machine['cores']} cores. Memory: peaks of the "
+        f"{settings['workers']} workers, limited to as many of {table.machine['cores']} cores. Memory: peaks of the "
         "largest process, and of all.",
         style="dim",
     )

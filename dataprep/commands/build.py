@@ -55,7 +55,7 @@ from dataprep.storage.hub import is_hub, pinned
 from dataprep.storage.readonly import ReadOnlyStorage
 
 RERUN = """\b
-After an interruption, a crash or a full disk run the same command again: it builds only what is missing, and the
+After an interruption, a crash or a full disk, run the same command again. It builds only what is missing, and the
 result has the same bytes.
 """
 NO_ANNOTATIONS = "none"
@@ -68,17 +68,15 @@ class ImageBuild(Run):
     """Options that all builds of pictures share: how shards are cut, and how images are prepared."""
 
     format: Literal["imagefolder", "tfrecord", "webdataset"] = option("Format to write.", group=WRITE)
-    split: Texts = option("Build this split only; may be repeated.", default=(), group=LABELS)
+    split: Texts = option("Build only this split; may be repeated.", default=(), group=LABELS)
     shard_bytes: int | str = option(
-        "Bytes of original images in a shard.",
+        "Bytes of original images per shard.",
         default=DEFAULT_SHARD_BYTES,
         size=True,
-        shown="256MiB; a split below 16GiB has up to 64 shards of 1MiB or more",
+        shown="256MiB; a split under 16GiB gets up to 64 shards of at least 1MiB",
         group=WRITE,
     )
-    num_shards: int | None = option(
-        "Number of shards in each split, instead of `shard_bytes`.", default=None, group=WRITE
-    )
+    num_shards: int | None = option("Number of shards per split, instead of `shard_bytes`.", default=None, group=WRITE)
     seed: int = option("Seed of the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
     tfds_name: str | None = option(
         "Name for tfds.load, such as imagenet2012, with the output in …/NAME/VERSION; records also get the feature "
@@ -88,12 +86,12 @@ class ImageBuild(Run):
         group=WRITE,
         rare=True,
     )
-    tfds_version: str = option("Version in TFDS, such as 5.1.0.", default=OWN_NAMES.version, group=WRITE, rare=True)
+    tfds_version: str = option("TFDS version, such as 5.1.0.", default=OWN_NAMES.version, group=WRITE, rare=True)
     val_name: str = option(
-        "Name of the split val in TFRecords, such as validation.", default=OWN_NAMES.val, group=WRITE, rare=True
+        "Name of the val split in TFRecords, such as validation.", default=OWN_NAMES.val, group=WRITE, rare=True
     )
     resize: int | None = option(
-        "Shrink larger images to this shorter side.", default=None, metavar="PIXELS", group=IMAGES
+        "Shrink larger images so that their shorter side has this length.", default=None, metavar="PIXELS", group=IMAGES
     )
     members: Pairs = option(
         "webdataset: suffix of the member that holds this feature, such as caption=txt or mask=mask.png, or json to "
@@ -104,9 +102,9 @@ class ImageBuild(Run):
         group=WRITE,
         rare=True,
     )
-    quality: int = option("JPEG quality of resized images; repaired ones have 100.", default=95, group=IMAGES)
+    quality: int = option("JPEG quality of resized images; repaired images get 100.", default=95, group=IMAGES)
     jpeg: Literal["untouched", "restart"] = option(
-        "restart: code every JPEG again with restart markers and the same pixels, so that loaders decode a crop "
+        "restart: rewrite every JPEG with restart markers and the same pixels, so that loaders can decode a crop "
         "without reading the rest; progressive images become baseline.",
         default="untouched",
         group=IMAGES,
@@ -119,19 +117,19 @@ class ImageBuild(Run):
         rare=True,
     )
     on_bad: Literal["repair", "reject", "fail"] = option(
-        "Action for PNG, CMYK and the like. Truncated and undecodable images are always rejected.",
+        "What to do with PNG, CMYK and similar images. Truncated and undecodable images are always rejected.",
         default="repair",
         group=IMAGES,
         rare=True,
     )
     apply_exif: bool = option(
-        "Turn images upright whose EXIF orientation is not 1, and encode them again.",
+        "Rotate images upright if their EXIF orientation is not 1, and re-encode them.",
         default=False,
         group=IMAGES,
         rare=True,
     )
     max_reject_ratio: float | None = option(
-        "Largest share of images that may be rejected.", default=None, low=0, high=1, shown="0", group=IMAGES
+        "Maximum share of images that may be rejected.", default=None, low=0, high=1, shown="0", group=IMAGES
     )
 
     def policy(self) -> ImagePolicy:
@@ -206,10 +204,10 @@ class PublishedBuild(ImageBuild):
     """Options of datasets whose archives have published counts and digests."""
 
     allow_partial: bool = option(
-        "Accept other counts than the published ones, and record that.", default=False, group=READ
+        "Accept counts that differ from the published counts, and record that.", default=False, group=READ
     )
     check_source: bool = option(
-        "First compare size and MD5 of the archives with the published ones.", default=False, group=READ
+        "First compare the archives' sizes and MD5s with the published values.", default=False, group=READ
     )
 
 
@@ -234,7 +232,7 @@ class BuildDataset(PublishedBuild):
         "imagenet-fake: number of images in train.", default=None, shown="10,000", group=READ, rare=True
     )
     repeat: Literal["virtual", "physical"] = option(
-        "coco-dup5: virtual stores each image once, and loaders make five passes an epoch; physical stores all five.",
+        "coco-dup5: virtual stores each image once, and loaders make five passes per epoch; physical stores all five.",
         default="virtual",
         group=WRITE,
         rare=True,
@@ -248,7 +246,7 @@ class BuildDataset(PublishedBuild):
                 raise UsageError(f"{self.dataset} has no split {split!r}; it has {', '.join(facts.splits)}")
         if self.repeat == "physical" and all(facts.repeats(split) == 1 for split in splits):
             raise UsageError(
-                f"`repeat` physical: {self.dataset} {'+'.join(splits)} uses each image once in an epoch, so there is "
+                f"`repeat` physical: {self.dataset} {'+'.join(splits)} uses each image once per epoch, so there is "
                 "nothing to repeat; leave out `repeat`"
             )
         options = self.options(
@@ -277,10 +275,10 @@ class BuildCoco(PublishedBuild):
         group=READ,
     )
     annotations: Texts = option(
-        "Take these annotations only; may be repeated.",
+        "Use only these annotations; may be repeated.",
         default=(),
         choices=("captions", "instances", "keypoints", "panoptic", NO_ANNOTATIONS),
-        shown="all whose files are there",
+        shown="all that the source has",
         group=READ,
     )
 
@@ -318,7 +316,7 @@ class OwnBuild(ImageBuild):
     name: str | None = option(
         "Name of the dataset.",
         default=None,
-        shown="made of the last part of --source; of its folder if that is a table",
+        shown="from the last part of --source, or its folder if that is a table",
         group=WRITE,
     )
     licence: str = option("Licence of the pictures, for the manifest.", default=UNSTATED, group=WRITE)
@@ -392,10 +390,10 @@ class OwnBuild(ImageBuild):
 
 @request
 class BuildFolder(OwnBuild):
-    """Build your own pictures: any tree of files, or an uncompressed zip or tar of one.
+    """Build a dataset from your own pictures: any folder tree, or an uncompressed zip or tar of one.
 
-    Nothing is unpacked or renamed. A valid RGB or grey JPEG keeps its bytes. Other pictures (PNG, WebP, GIF, BMP)
-    are re-encoded as JPEG; those that cannot be decoded are rejected and listed.
+    Nothing is unpacked or renamed. A valid RGB or grey JPEG keeps its bytes. Other pictures (PNG, WebP, GIF, BMP) are
+    re-encoded as JPEG; pictures that cannot be decoded are rejected and listed.
     """
 
     source: Place = option(
@@ -405,15 +403,15 @@ class BuildFolder(OwnBuild):
         group=READ,
     )
     label_from: str | None = option(
-        "Take the class from the folder, from a column of the metadata, or store none.",
+        "Source of the class: the picture's folder, a metadata column, or none.",
         default=None,
         metavar="folder|COLUMN|none",
-        shown="the column label, else the folders, if every picture is in one and there are two or more",
+        shown="the column label; otherwise the folders, if there are at least two and every picture is in one",
         group=LABELS,
     )
     text_files: Texts = option(
-        "Store the text file of each picture (cat.txt for cat.jpg) as the feature NAME, e.g. caption. SUFFIX is the "
-        "suffix of these files if it is not txt. May be repeated.",
+        "Store each picture's text file (cat.txt for cat.jpg) as the feature NAME, e.g. caption. SUFFIX is the files' "
+        "suffix if it is not txt. May be repeated.",
         default=(),
         metavar="NAME[=SUFFIX]",
         group=READ,
@@ -442,11 +440,11 @@ class BuildFolder(OwnBuild):
 
 @request
 class BuildTable(OwnBuild):
-    """Build the images of your own tables: their bytes in parquet files, or paths in any table.
+    """Build a dataset from your own tables: image bytes in parquet files, or image paths in any table.
 
-    A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG; those that
-    cannot be decoded are rejected and listed, and with `max_reject_ratio` so are those that do not exist or are of a
-    type that is not read, such as TIFF.
+    A valid RGB or grey JPEG keeps its bytes. Other images (PNG, WebP, GIF, BMP) are re-encoded as JPEG. Images that
+    cannot be decoded are rejected and listed; with `max_reject_ratio`, so are images that do not exist or have an
+    unsupported type, such as TIFF.
     """
 
     source: Place = option(
@@ -456,23 +454,27 @@ class BuildTable(OwnBuild):
         group=READ,
     )
     table: str | None = option(
-        "Table, or folder of tables, below `source`.", default=None, metavar="PATH", shown="all", group=READ
+        "Table, or folder of tables, in `source`.", default=None, metavar="PATH", shown="all", group=READ
     )
     image_column: str | None = option(
-        "Column of the images.", default=None, metavar="COLUMN", shown="the only one that may hold them", group=READ
+        "Column with the images.",
+        default=None,
+        metavar="COLUMN",
+        shown="the only column that can hold images",
+        group=READ,
     )
     key_from: str | None = option(
-        "Source of the keys: the images' paths, the names of tables with row numbers, or a column.",
+        "Source of the keys: image paths, table names with row numbers, or a column.",
         default=None,
         metavar="path|row|COLUMN",
-        shown="path if the first image has one, else row",
+        shown="path if the first image has a path, otherwise row",
         group=READ,
     )
     label_from: str | None = option(
-        "Column of the classes.",
+        "Column with the classes.",
         default=None,
         metavar="COLUMN|none",
-        shown="label, or the only one of type ClassLabel",
+        shown="label, or the only column of type ClassLabel",
         group=LABELS,
     )
 
@@ -498,27 +500,27 @@ class BuildTable(OwnBuild):
 class BuildCustom(ImageBuild):
     """Build with your own dataset class.
 
-    The class says where each image is; dataprep checks, shuffles, packs and verifies them.
+    The class says where each image is; dataprep checks, shuffles, packs and verifies the images.
 
     A valid RGB or grey JPEG keeps its bytes. Other images are re-encoded; images that cannot be decoded are rejected
     and listed.
     """
 
     dataset: Any = option(
-        "A class, its name `module:NAME`, or the name of an installed one.", kw_only=False, group=READ
+        "A class, its name `module:NAME`, or the name of an installed class.", kw_only=False, group=READ
     )
     source: Place = option(
         "Folder or prefix (gs://, s3://, az://, https://, hf://) that the class lists.", metavar="URL", group=READ
     )
-    name: str | None = option("Name of the dataset.", default=None, shown="the name that the class states", group=WRITE)
+    name: str | None = option("Name of the dataset.", default=None, shown="the class's name", group=WRITE)
     licence: str | None = option(
-        "Licence of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
+        "Licence of the images, for the manifest.", default=None, shown="the class's licence", group=WRITE
     )
     origin: str | None = option(
-        "Origin of the images, for the manifest.", default=None, shown="the one that the class states", group=WRITE
+        "Origin of the images, for the manifest.", default=None, shown="the class's origin", group=WRITE
     )
     repeat: Literal["virtual", "physical"] = option(
-        "For a dataset class with several passes in an epoch: store each image once, or all passes.",
+        "For a dataset class with several passes per epoch: store each image once, or all passes.",
         default="virtual",
         group=WRITE,
         rare=True,
@@ -623,13 +625,13 @@ def _unfit(asked: BuildRequest) -> Iterator[str]:
         if asked.options.repeat == "physical":
             raise UsageError("`repeat` physical: a bucket has no links; use `repeat` virtual or a shard format")
         yield (
-            "an image folder in a bucket is one object an image: a request and 50 ms for each read of 110 kB. Prefer "
-            "the format webdataset or tfrecord"
+            "an image folder in a bucket has one object per image, so each read of 110 kB costs a request and 50 ms; "
+            "prefer the format webdataset or tfrecord"
         )
 
     names, place = asked.options.tfds, asked.output_url.rstrip("/")
     if names.name and not f"/{place}".endswith(f"/{names.name}/{names.version}"):
-        yield f'tfds.load("{names.name}") looks below {names.name}/{names.version}, and `output` is {place}'
+        yield f'tfds.load("{names.name}") looks below {names.name}/{names.version}, but `output` is {place}'
 
 
 def _check_source(asked: BuildRequest, progress: BuildProgress) -> None:
@@ -640,10 +642,10 @@ def _check_source(asked: BuildRequest, progress: BuildProgress) -> None:
         for check in dataset.check_source(source, split, progress.reading):
             if not check.matches:
                 raise SourceError(
-                    f"{source.url_of(check.file)}: {check.found_bytes:,} bytes, "
-                    f"md5 {check.found_md5 or 'not computed'}; "
-                    f"published: {check.expected_bytes or '?'} bytes, md5 {check.expected_md5}. The file is damaged "
-                    "or another edition; download it again, or leave out `check_source`"
+                    f"{source.url_of(check.file)}: {check.found_bytes:,} bytes, md5 "
+                    f"{check.found_md5 or 'not computed'}; published: {check.expected_bytes or '?'} bytes, md5 "
+                    f"{check.expected_md5}. The file is damaged or a different edition; download it again, or leave "
+                    "out `check_source`"
                 )
             progress.log(f"{check.file}: md5 {check.found_md5} as published")
 
@@ -657,7 +659,7 @@ def plan_lines(plan: Plan) -> Iterator[str]:
         yield (
             f"  {split.name}: {counted(sum(split.shard_samples), 'sample')} in "
             f"{counted(len(split.shard_samples), 'shard')}, about {human_bytes(split.source_bytes * passes)}{before}"
-            + (f"; {count} passes an epoch, {stored} stored" if count > 1 else "")
+            + (f"; {count} passes per epoch, {stored} stored" if count > 1 else "")
         )
     if not plan.classes:
         yield "  labels: none"
@@ -735,7 +737,7 @@ Examples:
       --sdk_container_image=IMAGE
 
 \b
-After an interruption, a crash or a full disk run the same command again: it builds only what is missing. The same
+After an interruption, a crash or a full disk, run the same command again. It builds only what is missing. The same
 originals give the same bytes.
 """
 COCO_EPILOG = f"""\b
@@ -747,13 +749,13 @@ Examples:
   dataprep build coco --source originals --output images --format imagefolder --annotations none --split test
 
 \b
-The source holds train2017.zip and val2017.zip, or the unpacked folders, and annotations_trainval2017.zip and
-panoptic_annotations_trainval2017.zip, or their files unpacked in annotations/.
+The source contains train2017.zip and val2017.zip (or the unpacked folders), and annotations_trainval2017.zip and
+panoptic_annotations_trainval2017.zip (or their files, unpacked in annotations/).
 
 \b
-A loader reads the annotations with fields=("captions", "objects", "person_keypoints", "panoptic_objects"), and
-loaders.transform_boxes carries boxes through its crops. Boxes refer to the original files, also with --resize:
-original_height and original_width are the sizes to which they belong.
+Loaders read the annotations with fields=("captions", "objects", "person_keypoints", "panoptic_objects"), and
+loaders.transform_boxes applies a crop to boxes. Boxes are in pixels of the original files, even with --resize;
+original_height and original_width give that size.
 
 {RERUN}"""
 FOLDER_EPILOG = f"""\b
@@ -766,16 +768,16 @@ Examples:
       --val-fraction 0.2 --group-by patient --default age=-1 --drop notes
 
 \b
-Splits are the top folders train, val (or valid, validation) and test; without them everything is train. Classes are
-the folders directly below, if all pictures are in such folders and there are two or more.
+The top-level folders train, val (or valid, validation) and test are the splits; without them, everything is train. The
+folders directly below are the classes, if there are at least two and they contain all pictures.
 
 \b
-metadata.csv, metadata.jsonl or metadata.parquet, in any folder, has a row for each picture: its path relative to that
-folder as file_name, and any other columns, which every shard stores and a loader's fields=("caption",) reads. A column
-label is the class.
+A metadata.csv, metadata.jsonl or metadata.parquet in any folder has a row for each picture: file_name, its path
+relative to that folder, and any other columns. Shards store these columns, and loaders read them with
+fields=("caption",). A column named label is the class.
 
 
-With --text-files caption the text of cat.txt is the caption of cat.jpg; every picture needs such a file, or --default.
+With --text-files caption, the text in cat.txt is the caption of cat.jpg. Every picture needs such a file, or --default.
 
 {RERUN}"""
 TABLE_EPILOG = f"""\b
@@ -787,16 +789,16 @@ Examples:
   dataprep build table --source gs://bucket --table lists/train.parquet --output gs://bucket/pets --format tfrecord
 
 \b
-Tables are parquet files with the bytes of images in a column, as the Hugging Face Hub has them, or parquet, CSV, TSV
-or JSON lines with paths. A path is relative to the table or to --source, or begins with --source; others are refused.
-Splits are in the names of tables: data/train-00000-of-00012.parquet, validation.csv, test/0.parquet.
+Tables are parquet files with a column of image bytes, as on the Hugging Face Hub, or parquet, CSV, TSV or JSON Lines
+files with image paths. A path is relative to the table or to --source, or begins with --source; other paths are
+refused. The table names give the splits: data/train-00000-of-00012.parquet, validation.csv, test/0.parquet.
 
 \b
-A column label, or the only one of type ClassLabel, has the classes. All other columns become features, which every
-shard stores and a loader's fields=("caption",) reads.
+The classes are in the column label, or in the only column of type ClassLabel. All other columns become features: shards
+store them, and loaders read them with fields=("caption",).
 
 \b
-Image bytes are unpacked below OUTPUT/_build first, which takes as much space as the images; --dry-run says how much.
+Image bytes are first unpacked below OUTPUT/_build, which takes as much space as the images; --dry-run shows how much.
 
 {RERUN}"""
 CUSTOM_EPILOG = """\b
@@ -848,7 +850,7 @@ def _unknown(name: str) -> str:
 
     known = [*BUILT, *installed_classes()]
     hint = did_you_mean(name, known)
-    return f"{name!r} is not one of {', '.join(known)}, and not module:NAME of a class of your own{hint}"
+    return f"{name!r} is not one of {', '.join(known)}, and not the module:NAME of your own class{hint}"
 
 
 class _Datasets(click.Group):
@@ -876,7 +878,7 @@ class _Datasets(click.Group):
                         (name, f"{found.value}, installed with a package")
                         for name, found in installed_classes().items()
                     ),
-                    ("module:NAME", "a dataset class of your own; see docs/own-dataset.md"),
+                    ("module:NAME", "your own dataset class; see docs/own-dataset.md"),
                 ]
             )
 

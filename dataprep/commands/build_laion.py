@@ -45,59 +45,61 @@ class SiteRequest(Request):
     """Options for asking sites."""
 
     contact: str = option(
-        "How site owners can reach you: an https:// page or mailto:NAME@HOST; part of the User-Agent.",
+        "Your contact for site owners: an https:// page or mailto:NAME@HOST; part of the User-Agent.",
         metavar="ADDRESS",
         group=READ,
     )
     allow_network: Texts = option(
-        "Network that is not public, to fetch from as well; recorded in the manifest; may be repeated.",
+        "Non-public network to fetch from as well; recorded in the manifest; may be repeated.",
         default=(),
         metavar="CIDR",
         group=READ,
     )
     consent: Literal["strict", "published", "robots"] | None = option(
-        "Opt-outs that are obeyed: robots, those of robots.txt and X-Robots-Tag; published, each no to training that "
-        "docs/fetching.md lists; strict, also permissions under conditions, and rules for other AI agents.",
+        "Opt-outs to obey. robots: robots.txt and X-Robots-Tag; published: also every opt-out listed in "
+        "docs/fetching.md; strict: also conditional permissions, and rules for other AI agents.",
         default=None,
         shown="published",
         group=READ,
     )
     as_agent: Texts = option(
-        "Also obey robots.txt's rules for this other agent, such as CCBot; may be repeated.",
+        "Also obey robots.txt rules for this agent, such as CCBot; may be repeated.",
         default=(),
         metavar="NAME",
         rare=True,
     )
     nameserver: Texts = option(
-        "Address of a name server to use instead of this machine's; may be repeated.",
+        "DNS server to use instead of this machine's; may be repeated.",
         default=(),
         metavar="ADDRESS",
         rare=True,
     )
-    verify_tls: bool = option("Accept any certificate.", default=True, flag="--no-verify-tls", rare=True)
-    in_flight: int = option("URLs in flight in each worker.", default=1024, low=1)
+    verify_tls: bool = option("Accept any TLS certificate.", default=True, flag="--no-verify-tls", rare=True)
+    in_flight: int = option("URLs in flight per worker.", default=1024, low=1)
     host_connections: int = option(
-        "Requests to one host at the same time, by all workers; at least one for each.", default=8, low=1
+        "Concurrent requests to one host, from all workers together; each worker may make at least one.",
+        default=8,
+        low=1,
     )
     host_per_second: float = option(
-        "Requests to one host in a second, by all workers.", default=16, low=0, open_low=True
+        "Requests per second to one host, from all workers together.", default=16, low=0, open_low=True
     )
     address_connections: int = option(
-        "Requests at the same time to the names that share an address; at least one for each worker.",
+        "Concurrent requests to all hosts that share an IP address; each worker may make at least one.",
         default=32,
         low=1,
         rare=True,
     )
     address_per_second: float = option(
-        "Requests in a second to the names that share an address.", default=64, low=0, open_low=True, rare=True
+        "Requests per second to all hosts that share an IP address.", default=64, low=0, open_low=True, rare=True
     )
     connect_seconds: float = option(
-        "Longest time to connect, TLS included.", default=10, low=0, open_low=True, rare=True
+        "Maximum time to connect, including TLS.", default=10, low=0, open_low=True, rare=True
     )
-    read_seconds: float = option("Longest pause within an answer.", default=10, low=0, open_low=True, rare=True)
-    answer_seconds: float = option("Longest time for a complete answer.", default=30, low=0, open_low=True, rare=True)
+    read_seconds: float = option("Maximum pause within a response.", default=10, low=0, open_low=True, rare=True)
+    answer_seconds: float = option("Maximum time for a complete response.", default=30, low=0, open_low=True, rare=True)
     row_seconds: float = option(
-        "Time after which a row makes no further request: neither a redirect nor a retry.",
+        "Time after which a row makes no more requests, neither redirects nor retries.",
         default=120,
         low=0,
         open_low=True,
@@ -110,7 +112,7 @@ class SiteRequest(Request):
 class WebRequest(SiteRequest):
     """Options for fetching from the web."""
 
-    max_body: int | str = option("Largest answer that is read.", default=20 << 20, size=True, shown="20MiB", rare=True)
+    max_body: int | str = option("Maximum response size.", default=20 << 20, size=True, shown="20MiB", rare=True)
 
 
 def limits_of(asked: SiteRequest, consent: str = "published") -> Limits:
@@ -188,14 +190,14 @@ Examples:
       --contact mailto:me@example.org --dry-run
 
 \b
-After an interruption run the same command again: no URL of a finished shard is fetched twice.
+After an interruption, run the same command again: URLs of finished shards are not fetched twice.
 `dataprep retry-failed` fetches failed rows again.
 
 \b
-Limits of hosts and addresses are divided among the worker processes, on this machine only among those that
-can have a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner needs
---workers. Dataflow starts one for each vCPU, and needs --max_num_workers and --machine_type. With more --workers than
-cores, the cores stay busy while the last rows of a shard wait for slow hosts.
+The limits per host and address are divided among the worker processes; on this machine, only among workers that can get
+a shard. FnApiRunner has --workers of them, or --direct_num_workers after --; PortableRunner needs --workers. Dataflow
+starts one worker per vCPU, and needs --max_num_workers and --machine_type. With more --workers than cores, the cores
+stay busy while the last rows of a shard wait for slow hosts.
 
 \b
 Exit codes: 0 complete; 1 a disk or bucket failed, or no image at all was fetched; 2 wrong usage, or an unreadable
@@ -210,17 +212,17 @@ FEW_SHARDS = 4
 
 @request
 class BuildLaion(WebRequest, Run):
-    """Fetch the images of a table of URLs, and build shards of them.
+    """Fetch the images listed in a table of URLs, and build shards from them.
 
-    Requests go to public addresses only, unless `allow_network` names others, and are limited for each host and
-    address; opt-outs of sites and images are respected (docs/fetching.md). Every row ends with one status and, unless
-    it succeeded, a reason, in the shard's sidecar parquet file. Keys, names and columns are the same as img2dataset's.
-    The rows stay in the table's order.
+    Requests go only to public addresses, unless `allow_network` names others, and are limited per host and address.
+    Opt-outs of sites and images are respected (docs/fetching.md). Every row gets a status and, unless it succeeded, a
+    reason, in the shard's sidecar parquet file. Keys, names and columns are the same as img2dataset's. The rows stay in
+    the table's order.
     """
 
     source: Texts = option(
-        "Table file (.parquet, .csv, .tsv, .jsonl) or a folder of them, on a disk or at a URL. Repeat for more files "
-        "of the same folder.",
+        "Table file (.parquet, .csv, .tsv, .jsonl) or a folder of tables, on a disk or at a URL. Repeat for more "
+        "files from the same folder.",
         metavar="URL",
         group=READ,
     )
@@ -239,23 +241,23 @@ class BuildLaion(WebRequest, Run):
         example="url=LINK",
         group=READ,
     )
-    rows_per_shard: int = option("Number of table rows in each shard.", default=DEFAULT_ROWS_PER_SHARD, group=WRITE)
-    min_image_size: int = option("Smallest shorter side of an image.", default=0, metavar="PIXELS", group=READ)
+    rows_per_shard: int = option("Number of table rows per shard.", default=DEFAULT_ROWS_PER_SHARD, group=WRITE)
+    min_image_size: int = option("Minimum shorter side of an image.", default=0, metavar="PIXELS", group=READ)
     max_image_area: int | None = option(
-        "Largest width times height of an image.", default=None, metavar="PIXELS", group=READ
+        "Maximum width times height of an image.", default=None, metavar="PIXELS", group=READ
     )
-    max_aspect_ratio: float | None = option("Largest ratio of longer side to shorter side.", default=None, group=READ)
+    max_aspect_ratio: float | None = option("Maximum ratio of longer to shorter side.", default=None, group=READ)
     min_similarity: float | None = option(
-        "Smallest similarity of image and caption, from the table.", default=None, group=READ
+        "Minimum similarity of image and caption, according to the table.", default=None, group=READ
     )
     max_punsafe: float | None = option(
-        "Largest probability of unsafe content, from the table.", default=None, group=READ
+        "Maximum probability of unsafe content, according to the table.", default=None, group=READ
     )
     max_pwatermark: float | None = option(
-        "Largest probability of a watermark, from the table.", default=None, group=READ
+        "Maximum probability of a watermark, according to the table.", default=None, group=READ
     )
     nsfw: Texts = option(
-        "Keep only rows with this value of NSFW; may be repeated.", default=(), metavar="VALUE", group=READ
+        "Keep only rows with this NSFW value; may be repeated.", default=(), metavar="VALUE", group=READ
     )
     languages: Texts = option(
         "Keep only rows in this language; may be repeated.", default=(), metavar="CODE", group=READ
@@ -263,21 +265,21 @@ class BuildLaion(WebRequest, Run):
     verify_hash: Literal["md5", "sha256"] | None = option(
         "Reject images whose hash differs from the one in the table.", default=None, group=READ
     )
-    image_size: int = option("Size to which images are resized.", default=256, metavar="PIXELS", group=IMAGES)
+    image_size: int = option("Size of the resized images.", default=256, metavar="PIXELS", group=IMAGES)
     resize_mode: collect.ResizeMode = option(
-        "How images get the size of `image_size`; see docs/laion.md.", default="keep_ratio", group=IMAGES
+        "How to resize images to `image_size`; see docs/laion.md.", default="keep_ratio", group=IMAGES
     )
     encode_format: collect.EncodeFormat = option("Format of the stored images.", default="jpg", group=IMAGES)
     encode_quality: int | None = option(
         "Quality of jpg and webp, or compression of png.", default=None, shown="95; png: 6", group=IMAGES
     )
     exact_duplicates: collect.DuplicateAction = option(
-        "Action for images of a shard that have the same bytes; drop keeps one in each shard.",
+        "What to do with images in a shard that have the same bytes; drop keeps one per shard.",
         default="keep",
         group=IMAGES,
     )
     perceptual_duplicates: collect.DuplicateAction = option(
-        "Action for images of a shard that look the same.", default="keep", group=IMAGES
+        "What to do with images in a shard that look the same.", default="keep", group=IMAGES
     )
     duplicate_distance: int = option(
         "Maximum perceptual-hash distance at which two images count as duplicates.",
@@ -287,7 +289,7 @@ class BuildLaion(WebRequest, Run):
         rare=True,
     )
     engine_options: Texts = option(
-        "Further tables, and then options of the engine, as they follow after -- on the command line.",
+        "More tables, and then the engine's options, as after -- on the command line.",
         default=(),
         rest=True,
         metavar="[MORE TABLES] [-- ENGINE_OPTIONS]",
@@ -356,7 +358,7 @@ def _own_data(values: BuildLaion) -> OwnData | None:
     stated = {key: value for key in ("licence", "origin") if (value := getattr(values, key)) is not None}
     if name is None:
         if stated:
-            raise UsageError(f"`{next(iter(stated))}`: a dataset that states this needs a name of its own; add `name`")
+            raise UsageError(f"`{next(iter(stated))}`: a dataset that states this needs its own name; add `name`")
         return None
     if fault := own_name_fault(name):
         raise UsageError(f"{fault}; choose another with `name`")
@@ -402,10 +404,10 @@ def _few_lines(plan: Plan) -> Iterator[str]:
     """Yield a note on the cost of an interruption if the table has few shards."""
     shards = plan.num_shards
     if shards <= FEW_SHARDS and sum(plan.splits[0].shard_samples) > shards:
-        again = "it" if shards == 1 else "those that are not finished"
+        unfinished = "it" if shards == 1 else "unfinished shards"
         yield (
-            f"{counted(shards, 'shard')}: an interrupted build begins {again} again; --rows-per-shard N makes smaller "
-            "ones"
+            f"{counted(shards, 'shard')}: an interrupted build restarts {unfinished}; --rows-per-shard N makes smaller "
+            "shards"
         )
 
 
@@ -419,14 +421,14 @@ def _rate_line(tables: TableRequest, shards: int, *, is_known: bool) -> str:
     """
     limit_per_s = tables.limits.host_per_s
     if not is_known:
-        return f"at most {_figure(limit_per_s)} requests/s to one host, divided by the number of the engine's workers"
+        return f"at most {_figure(limit_per_s)} requests/s to one host, divided among the engine's workers"
     busy, divisor = min(tables.workers, shards), tables.fetching(shards)
     line = f"at most {_figure(limit_per_s * busy / divisor)} requests/s to one host"
     if busy > 1:
-        line += f", {_figure(limit_per_s / divisor)} by each of {busy:,} workers"
+        line += f", {_figure(limit_per_s / divisor)} from each of {busy:,} workers"
     if busy < divisor:
         whole = f"--host-per-second {shell_words(_figure(limit_per_s))}"
-        line += f": {whole} is divided by {divisor:,} workers, of which {busy:,} can have a shard"
+        line += f": {whole} is divided among {divisor:,} workers, but only {busy:,} can get a shard"
     return line
 
 

@@ -40,7 +40,7 @@ from dataprep.messages import counted, human_bytes, shell_words, usd
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, Part, engine_module, part_of
 
-_OUTPUT_ADVICE = "choose a bucket in the region of the reader, or name the reader with `near` or `tpu`"
+_OUTPUT_ADVICE = "choose a bucket in the reader's region, or name the reader with `near` or `tpu`"
 _RUNNER_HELP = (
     "Engine: local, ray, spark, or the name of a Beam runner. Its own options follow after --; docs/clusters.md lists "
     "them. Never expose Ray's ports: they have no authentication."
@@ -52,8 +52,8 @@ class Watched(Billed):
     """Options of work that shows its progress and ends when there is none."""
 
     stall_minutes: float = option(
-        "Minutes without progress after which hanging work is ended: a worker is killed and its shard tried again, a "
-        "job of a Beam runner is cancelled, a copy fails.",
+        "Minutes without progress after which stuck work is stopped: a worker is killed and its shard retried, a Beam "
+        "job is cancelled, a copy fails.",
         default=STALL_S / 60,
         low=0,
         high=MAX_STALL_MINUTES,
@@ -62,8 +62,8 @@ class Watched(Billed):
         rare=True,
     )
     progress: Callback | None = option(
-        "Function that gets a Progress (step, done, total, rate) whenever there is some; None for a bar on a terminal "
-        "and in a notebook.",
+        "Function called with a Progress (step, done, total, rate) after each advance. None: a progress bar, on a "
+        "terminal or in a notebook.",
         default=None,
         only="python",
     )
@@ -75,7 +75,7 @@ class Watched(Billed):
 
 @request
 class LocalRun(Watched):
-    """Options of work in processes of this machine."""
+    """Options of work in processes on this machine."""
 
     workers: int = option(
         "Number of worker processes.",
@@ -92,15 +92,16 @@ class EngineRun(LocalRun):
 
     runner: str = option(_RUNNER_HELP, default=LOCAL, group=WHERE)
     part: str | None = option(
-        "Build part K of N next to other parts, on any machines: no scheduler is needed, and parts that are gone "
-        "are replaced. auto or auto/N in a task of Slurm, Google Batch or Kubernetes, and under dataprep tpu run.",
+        "Build part K of N alongside the other parts, on any machines. No scheduler is needed; the other parts take "
+        "over the work of dead parts. Use auto or auto/N in a Slurm, Google Batch or Kubernetes task, and under "
+        "dataprep tpu run.",
         default=None,
         metavar="K/N",
         group=WHERE,
         rare=True,
     )
     engine_options: Texts = option(
-        "Options of the engine, as they follow after -- on the command line.",
+        "The engine's options, as after -- on the command line.",
         default=(),
         rest=True,
         metavar="[-- ENGINE_OPTIONS]",
@@ -115,11 +116,11 @@ class EngineRun(LocalRun):
         super().__post_init__()
         if self.part is not None and self.overwrite:
             raise UsageError(
-                "`part` with `overwrite`: a part that starts late would remove what others have made; remove the old "
-                "result first"
+                "`part` with `overwrite`: a part that starts late would delete what the other parts have built; "
+                "delete the old result first"
             )
         if self.part is not None and self.runner != LOCAL:
-            raise UsageError(f"`part` with `runner` {self.runner}, which has workers of its own; give one of the two")
+            raise UsageError(f"`part` with `runner` {self.runner}, which has its own workers; give one of the two")
 
     @property
     def chosen_part(self) -> Part | None:
@@ -154,33 +155,30 @@ class Run(Guarded, NamedTpu, EngineRun):
 
     output: Place = option("Folder or gs:// prefix for the dataset.", metavar="URL", group=WRITE)
     overwrite: bool = option(
-        "Delete the dataset at `output`, then build. Until the build is finished there is no dataset, and readers of "
-        "the old one fail; to keep it, choose another `output`.",
+        "Delete the dataset at `output`, then build. Until the build is finished, there is no dataset, and readers "
+        "fail; to keep the old dataset, choose a different `output`.",
         default=False,
         group=WRITE,
     )
     append: bool = option(
-        "Add what the source has more than the dataset at `output`, as new shards after the others. Samples that are "
-        "there are compared, and nothing of them changes; other options than those of the dataset are refused.",
+        "Add samples that are new in the source to the dataset at `output`, as new shards. Existing samples are "
+        "compared but not changed; all options must match the dataset's.",
         default=False,
         group=WRITE,
     )
     dry_run: bool = option(
-        "Print the plan, and leave nothing behind; if the build would refuse `output`, say why and end with "
-        "its exit code.",
+        "Print the plan, and leave nothing behind. If the build would refuse `output`, say why and exit with its code.",
         default=False,
     )
     detach: bool = option(
-        "Submit the job to the engine's cluster, print its name, and end. The same command later finishes the "
-        "dataset, or says how far the job is.",
+        "Submit the job to the engine's cluster, print its name, and exit. The same command later finishes the "
+        "dataset, or shows the job's progress.",
         default=False,
         group=WHERE,
         rare=True,
         only="cli",
     )
-    near: str | None = option(
-        "Zone or region in which `output` will be read.", default=None, metavar="ZONE", group=WHERE
-    )
+    near: str | None = option("Zone or region where `output` will be read.", default=None, metavar="ZONE", group=WHERE)
 
     @property
     def is_local(self) -> bool:
@@ -191,7 +189,7 @@ class Run(Guarded, NamedTpu, EngineRun):
         """Check the values, and that they go together."""
         super().__post_init__()
         if self.append and self.overwrite:
-            raise UsageError("`append` keeps the dataset, `overwrite` removes it; give one of the two")
+            raise UsageError("`append` keeps the dataset, `overwrite` deletes it; give one of the two")
 
 
 def people(asked: Request, *, quiet: bool) -> Viewer:
@@ -367,7 +365,7 @@ def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, s
     try:
         refuse_output(request, plan)
     except StorageError as error:
-        return None, f"what is at the output is not known: {error}"
+        return None, f"it is not known what is at the output: {error}"
     except DataprepError as error:
         return type(error)(f"the build would be refused: {error}"), ""
     return None, ""
@@ -420,11 +418,11 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
             stale = cards.keys() - own_cards(storage, result.manifest).keys()
             if stale:
                 progress.warn(
-                    f"{' and '.join(sorted(stale))} of an earlier state stays, as you may have edited it: write the "
-                    f"cards again with dataprep card {shell_words(url)} --overwrite"
+                    f"{' and '.join(sorted(stale))} was kept from an earlier state, as you may have edited it; to "
+                    f"rewrite the cards, run dataprep card {shell_words(url)} --overwrite"
                 )
     except DataprepError as error:
-        progress.warn(f"the cards are not written: {error}; write them with dataprep card {shell_words(url)}")
+        progress.warn(f"the cards were not written: {error}; write them with dataprep card {shell_words(url)}")
 
 
 # The output of a command
@@ -458,7 +456,7 @@ def _print_draft(draft: Drafted, job: Job, *, as_json: bool) -> None:
             click.echo(f"  {line}")
         for bucket in draft.buckets:
             click.echo(bucket.line)
-        click.echo("Nothing was built, and nothing is left behind (--dry-run).")
+        click.echo("Nothing was built or left behind (--dry-run).")
     if draft.refusal is not None:
         raise draft.refusal
 
@@ -485,12 +483,12 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
     for split in manifest.splits:
         click.echo(job.split_line(split))
     if request.append and not result.assembled:
-        click.echo(f"{output}: the source has nothing more; revision {manifest.revision} stays")
+        click.echo(f"{output}: the source has no new samples; the dataset stays at revision {manifest.revision}")
         return
     if not (result.shards_built or result.assembled or result.others):
         click.echo(
-            f"{output} was complete already; nothing was done{_rejected_before(manifest, request)}. The contents were not "
-            f"compared; check them with: dataprep verify {shell_words(output)}"
+            f"{output} was already complete; nothing was done{_rejected_before(manifest, request)}. The contents were "
+            f"not compared; check them with: dataprep verify {shell_words(output)}"
         )
         return
     samples = counted(sum(split.samples for split in manifest.splits), "sample")
@@ -518,8 +516,8 @@ def private_worker_lines(plan: Plan, options: Sequence[str]) -> list[str]:
     web_bytes = recipe_of(plan.options.dataset).web_bytes(plan)
     if web_bytes:
         lines.append(
-            f"{_PRIVATE}: workers reach the web only through Cloud NAT, which takes about "
-            f"{usd(nat_cost(web_bytes))} for {human_bytes(web_bytes)} of downloads, free with public addresses"
+            f"{_PRIVATE}: workers reach the web only through Cloud NAT, which costs about {usd(nat_cost(web_bytes))} "
+            f"for {human_bytes(web_bytes)} of downloads; with public addresses, they are free"
         )
     return lines
 

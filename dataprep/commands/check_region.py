@@ -126,8 +126,8 @@ class CheckRegion(region_options.Priced, region_options.NamedTpu):
     """Show where each bucket is, where it is read from, and what reading it costs.
 
     Reads the bucket's settings, its object listing and, for datasets, the manifest, part of the index and the list of
-    copies; in a zonal bucket also the first byte of an object. With `bucket_location` nothing is read, and prices are
-    for class Standard, in a zone for class Rapid.
+    copies; in a zonal bucket also the first byte of an object. With `bucket_location`, nothing is read, and prices are
+    for class Standard, or for class Rapid if the location is a zone.
     """
 
     urls: Texts = option(
@@ -139,18 +139,18 @@ class CheckRegion(region_options.Priced, region_options.NamedTpu):
         shown="this machine's, from its metadata server",
         group=WHERE,
     )
-    epochs: int = option("Epochs of the complete training.", default=1, low=1)
+    epochs: int = option("Epochs of the complete training run.", default=1, low=1)
     hosts: int | None = option(
         "Hosts that share the reading.",
         default=None,
         low=1,
-        shown="1, or without `zone` and `tpu` the hosts of this machine's TPU",
+        shown="1; without `zone` and `tpu`, the hosts of this machine's TPU",
         group=WHERE,
     )
     hosts_read_all: bool = option(
         "Assume that every host reads the complete dataset, not just its share.", default=False, group=WHERE
     )
-    split: str | None = option("Split that is read.", default=None, shown="train, else the first", group=READ)
+    split: str | None = option("Split to read.", default=None, shown="train, otherwise the first", group=READ)
     dataset_bytes: int | str | None = option(
         "Size of the data to read; by default it is looked up.", default=None, size=True, group=READ
     )
@@ -163,21 +163,21 @@ class CheckRegion(region_options.Priced, region_options.NamedTpu):
         group=READ,
     )
     bucket_location: str | None = option(
-        "Location of the buckets, instead of looking it up: Cloud Storage gets no request, and no credentials are "
-        "needed.",
+        "Location of the buckets, instead of looking it up. No request is sent to Cloud Storage, and no credentials "
+        "are needed.",
         default=None,
         metavar="PLACE",
         group=READ,
     )
     months: float = option(
-        "Months for which a cache or a copy would be kept.",
+        "Months for which a cache or copy would be kept.",
         default=1.0,
         low=0,
         high=region_options.MOST_MONTHS,
         rare=True,
     )
     replicas: bool = option(
-        "Examine the copy that a loader would read instead, if there is a cheaper one.",
+        "Examine the copy that a loader would read instead, if there is a cheaper copy.",
         default=False,
         group=READ,
     )
@@ -321,15 +321,15 @@ def _print_costs(report: RegionReport, asked: CheckRegion) -> None:
 def _print_advice(report: RegionReport, months: float) -> None:
     if report.replica is not None:
         replica, found = report.replica
-        _line("do", f"read the copy at {replica.url}, as loaders do by themselves: {found.kind}, {found.reason}")
+        _line("do", f"read the copy at {replica.url}, as loaders do automatically: {found.kind}, {found.reason}")
     if report.copy is None:
         return
     epochs = report.copy_epochs
     pays = f"it pays off after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "it never pays off"
     _line(
         "do",
-        f"copy it near the reader: {usd(report.copy.once.total)} once, then "
-        f"{usd(report.copy.kept)} a month to keep it; {pays}",
+        f"copy it near the reader: {usd(report.copy.once.total)} once, then {usd(report.copy.kept)} per month to keep "
+        f"it; {pays}",
     )
     region_options.echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
@@ -373,7 +373,7 @@ def examine(
     if storage.is_local:
         raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
     if located is not None and not is_bucket(storage.url):
-        raise UsageError(f"{url}: `bucket_location` is the place of gs:// buckets; leave it out")
+        raise UsageError(f"{url}: `bucket_location` is for gs:// buckets; leave it out")
     if located is not None:
         return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), asked, prices)
     report = RegionReport(placement=_placement(storage.url, where, prices))
@@ -406,7 +406,7 @@ def _placement(url: str, where: str | None, prices: Prices) -> Placement:
     try:
         return placement_of(url, where, prices, every_cache=True)
     except CredentialsError as error:
-        reason = f"it is not known where the bucket is: {error}; `bucket_location` needs none"
+        reason = f"it is not known where the bucket is: {error}; `bucket_location` needs no credentials"
         return Placement(url, where, None, Verdict(UNKNOWN, None, reason))
 
 
@@ -414,7 +414,9 @@ def _examine_given(found: Placement, asked: CheckRegion, prices: Prices) -> Regi
     """Examine a bucket whose location is given, without a request to Cloud Storage."""
     report = RegionReport(placement=found)
     if asked.dataset_bytes is None:
-        report.notes.append("no cost: nothing is looked up in a bucket whose location is given; give `dataset_bytes`")
+        report.notes.append(
+            "no cost: the bucket's location is given, so nothing in it is looked up; give `dataset_bytes`"
+        )
     else:
         storage_class = None if found.bucket is None else found.bucket.storage_class
         report.reading = given_reading(int(asked.dataset_bytes), storage_class, asked.objects)
@@ -432,7 +434,7 @@ def _describe_place(report: RegionReport, where: str | None) -> None:
     if where is None or not is_zone(where):
         return
     if bucket.caches is None and can_cache(bucket, where) is not False:
-        notes.append(f"permission {LIST_CACHES} may be missing: whether {where} has a Rapid Cache is not known")
+        notes.append(f"permission {LIST_CACHES} may be missing: it is not known whether {where} has a Rapid Cache")
     if is_ai_zone(where) and where.lower() not in (bucket.caches or ()) and placement(bucket)[0] != ZONE:
         notes.append(
             f"{where} is an AI zone, typically up to {fact('ai_zone_ms'):g} ms from the zones with the bucket's bytes; "
@@ -448,12 +450,12 @@ def _try_reading(url: str, notes: list[str]) -> bool | None:
     try:
         first = next((each for each in stored_objects(bucket, prefix) if each.num_bytes), None)
         if first is None:
-            notes.append("a zonal bucket: it has no object to try whether loaders can read it")
+            notes.append("a zonal bucket without objects, so it is not known whether loaders can read it")
             return None
         GCSStorage(url, DEADLINES).read_range(first.name, 0, 1)
     except (DataprepError, OSError) as error:
         notes.append(
-            f"a zonal bucket, and dataprep cannot read it: {first_line(error)}; use a regional bucket and a cache"
+            f"a zonal bucket that dataprep cannot read: {first_line(error)}; use a regional bucket and a cache"
         )
         return False
     return True

@@ -35,21 +35,21 @@ Examples:
   dataprep convert shards --output folder --format imagefolder --split val --no-shuffle
 
 \b
-URL is a dataset of dataprep build or convert, or the index of one of dataprep adopt. Other data are adopted first, or
-built with dataprep build folder.
+URL is a dataset made by dataprep build or convert, or the index written by dataprep adopt. Adopt other data first, or
+build it with dataprep build folder.
 
 \b
-After an interruption, a crash or a full disk run the same command again: it converts only what is missing, and the
+After an interruption, a crash or a full disk, run the same command again. It converts only what is missing, and the
 result has the same bytes.
 """
 
 
 @request
 class Convert(ImageBuild):
-    """Make a new dataset from the dataset at URL: in another format, with smaller images, or in other shards.
+    """Make a new dataset from the dataset at URL: in a different format, with smaller images, or in different shards.
 
     Keys, labels, splits, repeats, named classes and declared features stay the same. Images that need no change keep
-    their bytes, and each is compared with its checksum if the index has one. Images of adopted data are checked like
+    their bytes, and are compared with their checksums if the index has them. Images of adopted data are checked like
     original files.
     """
 
@@ -59,16 +59,16 @@ class Convert(ImageBuild):
         kw_only=False,
         group=READ,
     )
-    name: str | None = option("Name of the new dataset.", default=None, shown="the name of the old one", group=WRITE)
+    name: str | None = option("Name of the new dataset.", default=None, shown="the old dataset's name", group=WRITE)
     shuffle: bool = option(
-        "Put the samples into the random order of `seed`, or keep the order of the old shards.",
+        "Shuffle the samples with `seed`, or keep the order of the old shards.",
         default=True,
         either=True,
         group=WRITE,
     )
     field: Texts = option(
-        "Keep only this field of the samples as a feature, e.g. caption; may be repeated. The features of a dataset "
-        "that has some are always kept.",
+        "Keep only this field of the samples as a feature, e.g. caption; may be repeated. Features that the dataset "
+        "declares are always kept.",
         default=(),
         metavar="NAME",
         shown="all fields that every sample has",
@@ -77,12 +77,12 @@ class Convert(ImageBuild):
     column: Texts = option(
         "Column of the dataset to store as a feature; may be repeated.", default=(), metavar="NAME", group=READ
     )
-    no_fields: bool = option("Keep no field.", default=False, group=READ)
+    no_fields: bool = option("Keep no fields.", default=False, group=READ)
     default: Pairs = option(
         "Value for samples without this field; may be repeated.", default_factory=dict, metavar="NAME=VALUE", group=READ
     )
     repeat: Literal["virtual", "physical"] = option(
-        "For a dataset of several passes in an epoch: store each image once, or all passes.",
+        "For a dataset with several passes per epoch: store each image once, or all passes.",
         default="virtual",
         group=WRITE,
         rare=True,
@@ -111,7 +111,7 @@ class Convert(ImageBuild):
         facts = split_facts(existing, texts(self.split), own)
         if self.repeat == "physical" and all(each.repeats == 1 for each in facts.values()):
             raise UsageError(
-                f"`repeat` physical: {index.url} {'+'.join(facts)} uses each image once in an epoch, so there is "
+                f"`repeat` physical: {index.url} {'+'.join(facts)} uses each image once per epoch, so there is "
                 "nothing to repeat; leave out `repeat`"
             )
         defaults = tuple(sorted(self.default.items()))

@@ -27,22 +27,22 @@ Examples:
   dataprep create-bucket gs://my-data --near europe-west4 --project my-project --service-account my-trainer --dry-run
 
 \b
-Exit codes: 0 the bucket was created, or exists with these settings; 1 it exists with other settings; 2 wrong usage,
-it exists in another place, or a permission is missing.
+Exit codes: 0 the bucket was created, or exists with these settings; 1 it exists with different settings; 2 wrong usage,
+it exists in a different location, or a permission is missing.
 """
 
 
 @request
 class CreateBucket(NamedTpu):
-    """Create a bucket in the region of a zone or a TPU, where reading it is free.
+    """Create a bucket in the region of a zone or TPU, where reading it is free.
 
-    Rights are given on the complete bucket only (uniform access), no right can make it public, and uploads that were
-    never finished are removed after a week. An existing bucket is compared with these settings, and never changed.
+    Access is granted only for the complete bucket (uniform access), the bucket cannot be made public, and unfinished
+    uploads are deleted after a week. An existing bucket is compared with these settings, but never changed.
     """
 
     url: str = option("Name of the bucket.", metavar="gs://NAME", kw_only=False, group=WRITE)
     near: str | None = option(
-        "Zone or region in which the bucket will be read.", default=None, metavar="ZONE", group=WHERE
+        "Zone or region where the bucket will be read.", default=None, metavar="ZONE", group=WHERE
     )
     storage_class: Literal["standard", "nearline", "coldline", "archive"] = option(
         "Storage class of new objects; every class except standard charges per GiB read.",
@@ -50,7 +50,7 @@ class CreateBucket(NamedTpu):
         group=WRITE,
     )
     label: Pairs = option(
-        "Label that the bill shows; may be repeated.",
+        "Label for the bill; may be repeated.",
         default_factory=dict,
         example="team=vision",
         metavar="KEY=VALUE",
@@ -63,20 +63,20 @@ class CreateBucket(NamedTpu):
         "What to do with objects older than `lifecycle_days`.", default="delete", group=WRITE
     )
     soft_delete_days: int = option(
-        "Days for which deleted objects can be restored, and are paid for; 0: none.", default=7, group=WRITE
+        "Days for which deleted objects can be restored, and are billed; 0: none.", default=7, group=WRITE
     )
     hns: bool = option(
-        "Create a hierarchical namespace: more requests a second from the start, more expensive operations.",
+        "Create a hierarchical namespace: more requests per second from the start, but more expensive operations.",
         default=False,
         group=WRITE,
     )
     project: str | None = option(
-        "Project that pays for the bucket.", default=None, shown="the project of the credentials", group=WHERE
+        "Project that pays for the bucket.", default=None, shown="the credentials' project", group=WHERE
     )
     service_account: str | None = option(
         "Create an account that may use this bucket and nothing else.", default=None, metavar="NAME"
     )
-    role: Literal["reader", "writer"] = option("Access that `service_account` gets to the bucket.", default="reader")
+    role: Literal["reader", "writer"] = option("Access of `service_account` to the bucket.", default="reader")
     dry_run: bool = option(
         "Print what would be created, and the gcloud commands for the account; create nothing.", default=False
     )

@@ -31,35 +31,35 @@ Examples:
 
 @request
 class DemoData(Request):
-    """Write original files of DATASET, made of real photographs, into DIRECTORY.
+    """Write original files for DATASET, made from real photographs, into DIRECTORY.
 
-    The photographs come with scikit-image and scikit-learn; their sizes and qualities vary as in ImageNet. The
-    archives have the names and layouts of the real ones; builds need --allow-partial, because the counts are not the
-    published ones.
+    The photographs come with scikit-image and scikit-learn; their sizes and qualities vary as in ImageNet. The archives
+    have the names and layouts of the real archives; builds need --allow-partial, because the counts differ from the
+    published counts.
 
-    laion is a table of URLs and the images behind them, some of which fail on purpose; expected.json says how each row
-    ends.
+    laion is a table of URLs with their images. Some rows fail on purpose; expected.json has the expected status of each
+    row.
     """
 
     dataset: Literal["coco", "imagenet", "laion"] = option("Kind of the files.", kw_only=False)
     directory: Path = option("Folder for the files.", kw_only=False)
     images: int = option(
-        "Number of images besides those of val; half of coco's have no labels. For laion, number of rows of the table.",
+        "Number of images, not counting val; half of coco's have no labels. For laion, number of table rows.",
         default=400,
         low=20,
         group=WRITE,
     )
     odd: bool = option("Add oddities of the real datasets: PNG, CMYK, truncated images, …", default=False, group=WRITE)
-    annotations: bool = option("coco: write annotations in the layout of COCO 2017, too.", default=False, group=WRITE)
+    annotations: bool = option("coco: also write annotations, in the layout of COCO 2017.", default=False, group=WRITE)
     seed: int = option("Seed of the crops.", default=0, low=0, high=MOST_SEED, group=WRITE)
     serve: bool = option(
-        "laion: serve the images at the table's URLs, to this machine alone, until Ctrl-C.", default=False
+        "laion: serve the images at the table's URLs, to this machine only, until Ctrl-C.", default=False
     )
     port: int = option(
-        "laion: port in the URLs, and of `serve`; 0: any free one.", default=DEFAULT_PORT, low=0, high=65_535
+        "laion: port for the URLs and for `serve`; 0: any free port.", default=DEFAULT_PORT, low=0, high=65_535
     )
     base_url: str | None = option(
-        "laion: beginning of the URLs, if another machine will serve DIRECTORY.", default=None, metavar="URL"
+        "laion: start of the URLs, if a different machine will serve DIRECTORY.", default=None, metavar="URL"
     )
     dry_run: bool = option("Print what would be written and where, and write nothing.", default=False)
 
@@ -74,7 +74,7 @@ class DemoData(Request):
             raise UsageError("`port` 0 needs `serve`: the table contains the server's port; add it, or name a port")
         if self.dataset != "laion" and (self.serve or self.base_url is not None):
             raise UsageError(
-                f"{self.dataset} is made of archives, which need no server; leave `serve` and `base_url` out"
+                f"{self.dataset} consists of archives, which need no server; leave `serve` and `base_url` out"
             )
 
 

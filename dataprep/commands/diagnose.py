@@ -30,14 +30,13 @@ Examples:
   dataprep diagnose shards/imagenet --device simulated:2000 --json | jq -r '.fixes[0].advice'
 
 \b
-`simulated:RATE` simulates an accelerator that takes RATE images a second, and needs hardly any CPU time. RATE of a
-model of your own: time its training steps on one batch that stays on the device, and give the images a second that
-they take; docs/bottleneck.md has the lines that do so. After commas, `transfer=RATE` limits the transfer to it, and
-`step-ms=MS` and `transfer-ms=MS` add time to each step and each transfer.
+`simulated:RATE` simulates an accelerator that takes RATE images per second, and needs hardly any CPU time. To find the
+RATE for your own model, time its training steps on one batch that stays on the device; docs/bottleneck.md has the code.
+After commas, `transfer=RATE` limits the transfer to that rate, and `step-ms=MS` and `transfer-ms=MS` add time to each
+step and each transfer.
 
-Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the run was clearly faster
-than one of its stages alone, or slower than the stages promise while other programs used the cores, or it waits for
-cores, and other programs used more or fewer of them meanwhile.
+Exit codes: 0 diagnosed, 1 a disk or bucket failed, 2 wrong usage or input, 3 undecided: the measurements contradict
+each other, or other programs used the cores.
 """
 
 
@@ -45,38 +44,39 @@ cores, and other programs used more or fewer of them meanwhile.
 class Diagnose(Request):
     """Find what limits a training run on the dataset at URL, and which change helps most.
 
-    For some seconds the loader feeds full training steps of the model, with the settings given here. Fetching,
+    For a few seconds, the loader feeds full training steps of the model, with the settings given here. Fetching,
     decoding, the transfer and the model are also measured alone, and again with each change that could help.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     device: str = option(
-        "Device to train on: xla, tpu, cuda or cpu; or simulated:RATE, a device that takes RATE images a second.",
+        "Device to train on: xla, tpu, cuda or cpu; or simulated:RATE, a simulated device that takes RATE images per "
+        "second.",
         metavar="DEVICE",
         group=WHERE,
     )
     model: str | None = option(
-        "Model of train.models or torchvision; every device but a simulated one needs it.", default=None, group=WHERE
+        "Model from train.models or torchvision; required unless the device is simulated.", default=None, group=WHERE
     )
-    split: str = option("Split that is read.", default="train", group=READ)
-    batch_size: int = option("Images in a step on this host.", default=128, low=1, group=IMAGES)
-    image_size: int = option("Sides of the cropped images, pixels.", default=224, low=1, group=IMAGES)
+    split: str = option("Split to read.", default="train", group=READ)
+    batch_size: int = option("Images per step on this host.", default=128, low=1, group=IMAGES)
+    image_size: int = option("Side of the cropped images, in pixels.", default=224, low=1, group=IMAGES)
     threads: int | None = option(
-        "Decoding threads.", default=None, low=1, shown="one for each core, at most 16", group=WHERE
+        "Decoding threads.", default=None, low=1, shown="one per core, at most 16", group=WHERE
     )
-    processes: int = option("Processes that decode; 0: threads of this process do.", default=0, low=0, group=WHERE)
-    prefetch_batches: int = option("Batches that are prepared ahead.", default=3, low=1, group=READ, rare=True)
+    processes: int = option("Decoding processes; 0: decode in threads of this process.", default=0, low=0, group=WHERE)
+    prefetch_batches: int = option("Batches prepared ahead.", default=3, low=1, group=READ, rare=True)
     prefetch_bytes: int | str = option(
         "Memory for data read ahead.", default=2**30, size=True, shown="1GiB", group=READ, rare=True
     )
     reads_in_flight: int | None = option(
-        "Requests to a bucket at the same time.", default=None, low=1, shown="128", group=READ, rare=True
+        "Concurrent requests to a bucket.", default=None, low=1, shown="128", group=READ, rare=True
     )
     cache_dir: str | None = option(
-        "Folder that keeps what was read from a bucket.", default=None, metavar="FOLDER", group=READ, rare=True
+        "Folder that caches data read from a bucket.", default=None, metavar="FOLDER", group=READ, rare=True
     )
     decoder: Literal["auto", "extension", "library"] = option(
-        "Decoder of JPEGs: the compiled extension, or a library; auto: the extension if it was compiled.",
+        "JPEG decoder: the compiled extension, or a library; auto: the extension if it was compiled.",
         default="auto",
         group=IMAGES,
         rare=True,
@@ -85,7 +85,7 @@ class Diagnose(Request):
         "Filter that resizes crops.", default="bicubic", group=IMAGES
     )
     transform: str | None = option(
-        "Python function of (image_HWC, rng) that changes every image.",
+        "Python function of (image_HWC, rng), applied to every image.",
         default=None,
         metavar="MODULE:NAME",
         group=IMAGES,
@@ -97,13 +97,13 @@ class Diagnose(Request):
         group=WHERE,
         rare=True,
     )
-    seconds: float = option("Length of the measured run, seconds.", default=2.0, low=0.1)
+    seconds: float = option("Length of the measured run, in seconds.", default=2.0, low=0.1)
     apply: bool = option(
-        "Run once with the best change of settings, and compare its rate with the prediction.", default=False
+        "Run once with the best change of settings, and compare the rate with the prediction.", default=False
     )
-    html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
+    html: Path | None = option("Also write a self-contained HTML page.", default=None, metavar="FILE", group=WRITE)
     compare: Path | None = option(
-        "Compare the rates with an earlier run, whose --json is in this file.", default=None, metavar="FILE"
+        "Compare the rates with an earlier run's --json output in this file.", default=None, metavar="FILE"
     )
 
     def setup(self) -> RunSetup:

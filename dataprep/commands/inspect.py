@@ -55,27 +55,26 @@ CLASS_CHARACTERS = 24
 
 @request
 class Inspect(Billed):
-    """Show the contents of the dataset at URL: counts, classes, sizes, aspects, duplicates, repairs and rejections.
+    """Show the contents of the dataset at URL: counts, classes, sizes, aspect ratios, duplicates, repairs, rejections.
 
-    Duplicates are images with the size and CRC32C of another one, of the same split or of another. Only manifest,
-    index and events are read. With `html`, at most 420 images of each split are read as well. The page shows
-    duplicates, images of extreme shapes and sizes, and up to 48 that are spread over the split, with their neighbours
-    in the shards; its classes can be searched and sorted.
+    Duplicates are images with the same size and CRC32C, in the same or in different splits. Only the manifest, index
+    and events are read. With `html`, at most 420 images of each split are read as well. The page shows duplicates,
+    images with extreme shapes and sizes, and up to 48 images from across the split, with their neighbours in the
+    shards; its classes can be searched and sorted.
 
-    With `rejected`, each line is a row or an image, with tabs between its values, or with `json` an entry of
-    "rejected". A build of pictures need not be finished: its shards that are done are listed. Rows of a table of URLs
-    have their newest status, from the parquet files next to the shards.
+    With `rejected`, each line is a row or an image, with tab-separated values; with `json`, an entry in "rejected". If
+    a build of pictures is not finished, its finished shards are listed. Rows of a table of URLs have their latest
+    status, from the parquet files next to the shards.
     """
 
     url: Place = option(
         "Folder or gs:// prefix of the dataset, or URL@NAME for a view.", metavar="URL", kw_only=False, group=READ
     )
-    split: str | None = option("Show this split only.", default=None, shown="all", group=READ)
-    html: Path | None = option("Write one self-contained page as well.", default=None, metavar="FILE", group=WRITE)
+    split: str | None = option("Show only this split.", default=None, shown="all", group=READ)
+    html: Path | None = option("Also write a self-contained HTML page.", default=None, metavar="FILE", group=WRITE)
     rejected: bool = option(
-        "List rejected images instead, or a table's rows without an image: split, status, reason, key, then the URL of "
-        "a row, or the path of an image and the problem. A finished dataset no longer has the paths, and shows the "
-        "keys as text.",
+        "List rejected images instead, or table rows without an image: split, status, reason and key, then the row's "
+        "URL, or the image's path and problem. A finished dataset no longer has the paths, and shows the keys as text.",
         default=False,
         only="cli",
     )
@@ -281,7 +280,7 @@ def _split(split: SplitSummary, sheet: Sheet) -> JsonObject:
     if split.statuses:
         ends = [(f"{count:,}", f"rows: {name.replace('_', ' ')}") for name, count in split.statuses.items() if count]
     count, stored = split.repeats["count"], split.repeats["stored"]
-    passes = "pass an epoch" if count == 1 else f"passes an epoch, {stored} stored"
+    passes = "pass per epoch" if count == 1 else f"passes per epoch, {stored} stored"
     return {
         "name": split.name,
         "numbers": [
@@ -328,7 +327,7 @@ def duplicates_text(split: SplitSummary) -> str:
     among = f"the first {split.compared:,} images" if is_partial else f"all {split.compared:,} images"
     if not split.duplicates:
         return f"none among {among}"
-    return f"{split.duplicates:,} among {among} (same size and CRC32C as an earlier one)"
+    return f"{split.duplicates:,} among {among} (same size and CRC32C as an earlier image)"
 
 
 def shared_text(shared: Shared) -> str:

@@ -27,7 +27,7 @@ Examples:
   dataprep map shards --column latent=my_module:encode --runner ray
 
 \b
-After an interruption, or after the dataset has grown, run the same command again: it makes only what is lacking.
+After an interruption, or after the dataset has grown, run the same command again: it computes only what is missing.
 
 \b
 Exit codes: 0 complete, 1 a function failed, 2 wrong usage.
@@ -36,50 +36,49 @@ Exit codes: 0 complete, 1 a function failed, 2 wrong usage.
 
 @request
 class Map(EngineRun):
-    """Add columns to the finished dataset at URL: a value for each sample, in files of their own, joined by position.
+    """Add columns to the finished dataset at URL: a value for each sample, in separate files, joined by position.
 
-    A function gets a batch of samples, RGB arrays unless it says otherwise (dataprep.Columns), and returns a number,
+    A function gets a batch of samples, as RGB arrays unless it says otherwise (dataprep.Columns), and returns a number,
     array, text or bytes for each. A table has a row for each sample, and the value in its column of the same name.
-    Loaders read columns like stored fields; no shard is changed.
+    Loaders read columns like stored fields; the shards do not change.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     columns: Functions = option(
-        "Name of a column, and what makes its values: module:NAME of a function, or of a class that is created once a "
-        "process; a model, timm:MODEL, open_clip:MODEL@TAG or vae:FOLDER; or a parquet or CSV file. Repeat it for "
-        "several.",
+        "Name of a column, and the source of its values: module:NAME of a function, or of a class (one instance per "
+        "process); a model (timm:MODEL, open_clip:MODEL@TAG or vae:FOLDER); or a parquet or CSV file. May be repeated.",
         kw_only=False,
         flag="--column",
         metavar="NAME=FUNCTION",
         example="latent=my_module:encode",
         group=WRITE,
     )
-    on: str | None = option(
-        "Column of the tables that has the samples' keys.", default=None, metavar="NAME", group=READ
-    )
+    on: str | None = option("Table column with the samples' keys.", default=None, metavar="NAME", group=READ)
     batch_size: int | None = option(
-        "Samples of a call; by default as the function says, or 64.", default=None, low=1, group=OTHER
+        "Samples per call; by default as the function says, or 64.", default=None, low=1, group=OTHER
     )
     image_size: int | None = option(
-        "Pixels of a side of the images that a function or model gets; by default as it says.",
+        "Side of the images that a function or model gets, in pixels; by default as it says.",
         default=None,
         low=1,
         group=OTHER,
     )
     devices: int = option(
-        "Accelerators of this machine: as many processes work, each of which sees one alone.",
+        "Number of this machine's accelerators to use; each has its own process, which sees no other accelerator.",
         default=0,
         low=0,
         group=WHERE,
     )
     version: str = option(
-        "Version of the functions: values of the same version are kept. By default a digest of the module's source.",
+        "Version of the functions: values of the same version are kept. By default, a digest of the module's source.",
         default="",
         metavar="TEXT",
         group=OTHER,
     )
-    overwrite: bool = option("Make all values again, also those of another function.", default=False, group=WRITE)
-    dry_run: bool = option("Say what would be made, and write nothing.", default=False, group=OTHER)
+    overwrite: bool = option(
+        "Compute all values again, even if a different function computed them.", default=False, group=WRITE
+    )
+    dry_run: bool = option("Show what would be computed, and write nothing.", default=False, group=OTHER)
 
     def __post_init__(self) -> None:
         """Replace functions by their names, and check the values."""
@@ -87,7 +86,7 @@ class Map(EngineRun):
             object.__setattr__(self, "columns", {name: place_of(each) for name, each in self.columns.items()})
         super().__post_init__()
         if not self.columns:
-            raise UsageError("no column is named; give `columns` NAME=FUNCTION")
+            raise UsageError("no column is given; add `columns` NAME=FUNCTION")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +114,8 @@ def _mapped(asked: Map, viewer: Viewer) -> Mapped:
     url, view = address(str(asked.url))
     if view:
         raise UsageError(
-            f"{asked.url}: a column belongs to a dataset, not to a view: make it for {url}, and its views have it, too"
+            f"{asked.url}: a column belongs to a dataset, not to a view; add it to {url}, and its views will have it, "
+            "too"
         )
     asked.choice()  # refuses what no engine can do
     made, existed, types = dict[str, int](), dict[str, int](), dict[str, str]()
@@ -132,7 +132,7 @@ def _planned(asked: Map, url: str, name: str, given: str, progress: BuildProgres
     """Return what a column lacks, and the function that makes it."""
     if given.lower().endswith(TABLES):
         if asked.on is None:
-            raise UsageError(f"`columns` {name}={given}: name with `on` the column of the table that has the keys")
+            raise UsageError(f"`columns` {name}={given}: a table needs a column with the keys; name it with `on`")
         on = asked.on
         version = asked.version or table_version(given)
         work = plan_column(url, name, f"table {given.rpartition('/')[2]}", version, overwrite=asked.overwrite)

@@ -29,7 +29,7 @@ Examples:
   dataprep plan-input --accelerator v6e-8 --images-per-s 6000 --epochs 90                  how many hours
   dataprep plan-input --accelerator all --images-per-s 32000                               which TPUs are enough
 
-Exit codes: 0 fed or listed, 1 input-bound, 2 usage or input, 3 undecided.
+Exit codes: 0 fed or listed, 1 input-bound, 2 wrong usage or input, 3 undecided.
 """
 _EXIT_CODES = {"fed": 0, "input-bound": 1, "unknown": 3}
 _INTERPRETER_CORES = 16
@@ -80,7 +80,7 @@ def _print_plan(found: InputPlan) -> None:
     if changes:
         print_table(console, _what_ifs(found.plan, changes))
     else:
-        console.print("What if: none of the changes that are known here makes a difference.")
+        console.print("What if: no known change makes a difference.")
     for change in changes:
         if change.command:
             console.print(Text(f"{change.name}: {change.command}"), soft_wrap=True)
@@ -101,19 +101,19 @@ def _facts(found: InputPlan) -> dict[str, str]:
         "hosts": f"{pod.hosts:,}{kind}, each {pod.vcpus:g} vCPUs, {machine.ram_gb:,} GB RAM, {nic}",
         "source": f"{machine.source}, {machine.date}" + (f"; {machine.note}" if machine.note else ""),
         "required": f"{plan.asked_images_per_s:,.0f} images/s at {request.image_size} pixels",
-        "deliverable": f"{_sign(plan.tightest)}{rate:,.0f} images/s by all hosts, {rate / pod.hosts:,.0f} by each",
+        "deliverable": f"{_sign(plan.tightest)}{rate:,.0f} images/s from all hosts, {rate / pod.hosts:,.0f} from each",
         "image": f"{cost.image.cpu_ms:.2f} ms of a host's core with {cost.image.loader}, "
         f"{human_bytes(cost.image.num_bytes)} from the bucket",
-        "cores": f"{cost.processor or 'processor not known'}, each core counted as {cost.core_speed:g} of one that "
+        "cores": f"{cost.processor or 'processor not known'}, each core counted as {cost.core_speed:g} of a core that "
         f"takes {cost.image.cpu_ms * cost.core_speed:.2f} ms ({cost.source}); {cost.core_basis}",
-        "counted": f"{USABLE_SHARE:.0%} of vCPUs and promised network; a vCPU, being a hyperthread, as "
+        "counted": f"{USABLE_SHARE:.0%} of the vCPUs and promised network; a vCPU is a hyperthread, counted as "
         f"{VCPU_SPEED:g} of a host's core",
         "bucket": found.load.line,
     }
     if (request.dataset_bytes or request.images) and cost.bytes_source not in (GIVEN, cost.source):
         missing = "--dataset-bytes" if request.images else "--images"
         facts["assumed"] = (
-            f"{human_bytes(cost.image.num_bytes)} an image, the {cost.bytes_source}: give {missing} as well"
+            f"{human_bytes(cost.image.num_bytes)} per image, the {cost.bytes_source}: give {missing} as well"
         )
     if images := request.epoch_images:
         minutes = images / (plan.asked_images_per_s * plan.utilisation) / 60

@@ -52,12 +52,12 @@ Examples:
   dataprep remove laion --keys recheck/takedown.txt
 
 \b
-The same command continues after an interruption, and asks again for images that were not reached. For a new check
-choose another OUTPUT.
+After an interruption, run the same command again: it continues, and asks again about images that were not reached. For
+a new check, choose a different OUTPUT.
 
 \b
-Exit codes: 0 asked, whether any image is refused or not; 1 a disk or bucket failed, or another process checks into
-OUTPUT; 2 no such dataset, or a view of this name that keeps something else.
+Exit codes: 0 done, whether or not an image is refused; 1 a disk or bucket failed, or another process writes to OUTPUT;
+2 no such dataset, or a different view of this name exists.
 """
 TAKEDOWN = "takedown.txt"
 ANSWERS = "answers"
@@ -71,25 +71,25 @@ _SHOWN = 8
 
 @request
 class Recheck(SiteRequest, LocalRun):
-    """Ask whether the images of the dataset at URL, which were fetched from a table of URLs, may still be used.
+    """Ask sites whether the images of the dataset at URL, fetched from a table of URLs, may still be used.
 
-    Asks for each image by HEAD, and each site for its robots.txt and the other files, as politely as a build. Refused
-    images become a takedown list for `dataprep remove`, and a view leaves them out. No image is fetched, so an opt-out
-    inside an image (XMP, C2PA) is not seen. An image that is not reached is not refused.
+    Sends a HEAD request for each image, and fetches each site's robots.txt and other opt-out files, as politely as a
+    build. Refused images become a takedown list for `dataprep remove`, and a view leaves them out. Images are not
+    fetched, so opt-outs inside images (XMP, C2PA) are not seen. An image that is not reached does not count as refused.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     output: Place = option(
-        "Folder or gs:// prefix for the answers and takedown.txt, one for each check.", metavar="URL", group=WRITE
+        "Folder or gs:// prefix for the results and takedown.txt; each check needs its own.", metavar="URL", group=WRITE
     )
     consent: Literal["strict", "published", "robots"] | None = option(
-        "Opt-outs that count, as in a build.",
+        "Opt-outs to obey, as in a build.",
         default=None,
         shown="as in the build",
         group=READ,
     )
-    name: str = option("Name of the view without refused images.", default="consent", metavar="NAME", group=WRITE)
-    dry_run: bool = option("Count the images to ask for, and ask nothing.", default=False, group=OTHER)
+    name: str = option("Name of the view without the refused images.", default="consent", metavar="NAME", group=WRITE)
+    dry_run: bool = option("Count the images to ask about, and send no requests.", default=False, group=OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +111,7 @@ class Rechecked:
 
     def __str__(self) -> str:
         refused, unreached = sum(self.refused.values()), sum(self.unreached.values())
-        lines = [
-            f"{self.url}: {self.allowed:,} images may be used, {refused:,} not any more, {unreached:,} not reached"
-        ]
+        lines = [f"{self.url}: {self.allowed:,} images may be used, {refused:,} no longer, {unreached:,} not reached"]
         for title, of in (("refused by", self.refused), ("not reached,", self.unreached)):
             lines += [f"  {title} {name}: {count:,}" for name, count in list(of.items())[:_SHOWN]]
         if self.view:
@@ -238,7 +236,7 @@ def _answers_file(dataset: FetchedDataset, position: int, limits: Limits) -> str
 
 
 def _decoded(storage: Storage, name: str, data: bytes) -> Answers:
-    return decode(data, Answers, where=f"{storage.url_of(name)}: not the answers of a check", advice=_ADVICE)
+    return decode(data, Answers, where=f"{storage.url_of(name)}: not the results of a check", advice=_ADVICE)
 
 
 def _known(dataset: FetchedDataset, output: Storage, limits: Limits) -> dict[int, Answers]:
@@ -275,7 +273,7 @@ def recheck_images(asked: Recheck, progress: ImageProgress) -> Rechecked:
     limits = limits_of(asked, _as_built(dataset))
     existing = find_view(dataset.storage, check_name(asked.name))
     if existing is not None and existing[0].choice != Choice(left_out=existing[0].choice.left_out):
-        raise UsageError(f"{dataset.storage.url}: a view {asked.name} that keeps something else exists; choose `name`")
+        raise UsageError(f"{dataset.storage.url}: a different view {asked.name} exists; choose a different `name`")
     if limits.allow_networks:
         progress.warn(f"asking {', '.join(map(str, limits.allow_networks))}, too (`allow_network`)", keep=False)
     answers = _known(dataset, output, limits)
@@ -284,7 +282,7 @@ def recheck_images(asked: Recheck, progress: ImageProgress) -> Rechecked:
     left = {at: count for at, count in left.items() if count}
     if answers:
         since = min(each.asked for each in answers.values())
-        progress.log(f"continuing the check of {since}; for a new one choose another `output`")
+        progress.log(f"continuing the check of {since}; for a new check, choose a different `output`")
     asked_for = sum(left.values())
     if not asked.dry_run:
         job = CheckJob(str(asked.url), str(asked.output), limits.divided(max(1, min(asked.workers, len(left)))))
@@ -316,7 +314,7 @@ def recheck_images(asked: Recheck, progress: ImageProgress) -> Rechecked:
 
 
 def _takedown_lines(found: Rechecked, answers: list[Answers]) -> Iterator[str]:
-    yield f"# {json.dumps(found.url)}: {counted(sum(found.refused.values()), 'image')} that may not be used any more\n"
+    yield f"# {json.dumps(found.url)}: {counted(sum(found.refused.values()), 'image')} that may no longer be used\n"
     for said in sorted((said for each in answers for said in each.refused), key=lambda said: said.key):
         told = {name: value for name, value in asdict(said).items() if name != "key"}
         yield f"# {json.dumps(told)}\n{said.key}\n"
@@ -336,7 +334,7 @@ def _print(asked: Recheck, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(found)))
     elif asked.dry_run:
-        click.echo(f"{found.url}: {counted(found.asked, 'image')} would be asked for")
+        click.echo(f"{found.url}: {counted(found.asked, 'image')} would be asked about")
     else:
         click.echo(str(found))
 

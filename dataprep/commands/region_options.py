@@ -37,10 +37,10 @@ class Billed(Request):
     """Options of requests that read a bucket."""
 
     billing_project: str | None = option(
-        "Project that pays for requests to buckets of Cloud Storage whose reader pays (requester pays).",
+        "Project that pays for requests to Cloud Storage buckets with requester pays.",
         default=None,
         metavar="PROJECT",
-        shown="GOOGLE_CLOUD_QUOTA_PROJECT of the environment",
+        shown="the environment variable GOOGLE_CLOUD_QUOTA_PROJECT",
         group=READ,
         rare=True,
     )
@@ -65,7 +65,7 @@ class Priced(Request):
     """Options of requests that calculate prices."""
 
     prices: Path | None = option(
-        "CSV file of prices that replace the published ones.", default=None, metavar="FILE", group=OTHER
+        "CSV file of prices that replace the published prices.", default=None, metavar="FILE", group=OTHER
     )
 
     def table(self) -> Prices:

@@ -98,7 +98,7 @@ Examples:
   dataprep remove gs://bucket/laion --keys takedown.txt --allow-missing
 
 \b
-After an interruption run the same command again: it continues where it stopped.
+After an interruption, run the same command again: it continues where it stopped.
 
 \b
 Exit codes: 0 removed; 1 a line names no sample, or another process changed the dataset; 2 nothing was removed.
@@ -112,21 +112,21 @@ _CHUNK_BYTES = 1 << 22
 
 @request
 class Remove(Watched):
-    """Remove samples from the dataset at URL for good: the shards that hold them are written again without them.
+    """Remove samples from the dataset at URL for good: their shards are rewritten without them.
 
-    The dataset becomes its next revision. removed/ keeps when, how many and which places, and the SHA-256 of each key,
-    but no key, URL or caption. To leave samples out and keep them, make a view: dataprep select URL --except FILE.
-    Afterwards refresh views (dataprep select --refresh), and copy the dataset again to where it was replicated.
+    This makes a new revision of the dataset. removed/ records when, how many and which positions, and the SHA-256 of
+    each key, but no key, URL or caption. To leave samples out but keep them in storage, make a view: dataprep select
+    URL --except FILE. Afterwards, refresh views (dataprep select --refresh), and replicate the dataset again.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     keys: Places = option(
-        "File with a line for each sample: its key, or its value of the field url, sha256 or md5; may be repeated.",
+        "File with one line per sample: its key, or its value of the field url, sha256 or md5; may be repeated.",
         metavar="FILE",
         group=READ,
     )
-    allow_missing: bool = option("Accept lists that name samples which do not exist.", default=False, group=OTHER)
-    dry_run: bool = option("Say what would be written again, and change nothing.", default=False, group=WRITE)
+    allow_missing: bool = option("Accept lists with samples that do not exist.", default=False, group=OTHER)
+    dry_run: bool = option("Show what would be rewritten, and change nothing.", default=False, group=WRITE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +149,10 @@ class Removal:
 
     def __str__(self) -> str:
         if not self.shards:
-            return f"{self.url}: no such samples; revision {self.revision} stays"
+            return f"{self.url}: no such samples; the dataset stays at revision {self.revision}"
         lines = [
             f"{self.url}: revision {self.revision} without {counted(sum(self.samples.values()), 'sample')}; "
-            f"{counted(self.shards, 'shard')} written again, of {human_bytes(self.num_bytes)}"
+            f"{counted(self.shards, 'shard')} rewritten, of {human_bytes(self.num_bytes)}"
         ]
         return "\n".join([*lines, *self.notes])
 
@@ -195,8 +195,8 @@ def _dataset_at(storage: Storage) -> tuple[Manifest, bytes]:
     manifest = finished.readable_manifest(storage)
     if is_adopted(manifest):
         raise UsageError(
-            f"{storage.url}: its files were adopted, and are not changed: delete the samples with the tool that wrote "
-            "them and adopt them again, or make a view without them with dataprep select and `except`"
+            f"{storage.url}: its files were adopted, so dataprep does not change them: delete the samples with the "
+            "tool that wrote them and adopt them again, or make a view without them with dataprep select and `except`"
         )
     if storage.stat(PLAN_JSON) is not None:
         raise UsageError(f"{storage.url}: a build is under way there; finish it first")
@@ -256,8 +256,8 @@ def remove_samples(url: str, lists: Sequence[str], *, dry_run: bool, progress: I
 
 def _removal(storage: Storage, plan: RemovalPlan) -> Removal:
     others = (
-        ("views", VIEWS, "make them again with dataprep select --refresh"),
-        ("columns", COLUMNS, "make them again with dataprep map"),
+        ("views", VIEWS, "recreate them with dataprep select --refresh"),
+        ("columns", COLUMNS, "recreate them with dataprep map"),
     )
     changed = plan.shards > 0
     notes = [
@@ -513,7 +513,7 @@ class _Rewriting:
         where = self._storage.url_of(entry["file"])
         in_order = (offsets[1:] >= offsets[:-1] + sizes[:-1]).all()
         if not in_order or not indexes.are_ranges_inside(*places, shard_bytes=entry["bytes"]):
-            raise FormatError(f"{where}: the index has other records; see what is wrong with dataprep verify")
+            raise FormatError(f"{where}: the index has different records; run dataprep verify to see what is wrong")
         spool, read = self._staged.spool_path(name), HashingWriter(None)
         try:
             with (
@@ -528,7 +528,7 @@ class _Rewriting:
                     _copy(stream, num_bytes, read, None)
                     at = (start or 0) + num_bytes
             if (read.num_bytes, read.sha256) != (entry["bytes"], entry["sha256"]):
-                raise FormatError(f"{where}: damaged; restore it, or see what else is wrong with dataprep verify")
+                raise FormatError(f"{where}: damaged; restore it, or run dataprep verify to see what else is wrong")
         except BaseException:
             spool.unlink(missing_ok=True)
             raise

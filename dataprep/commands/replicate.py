@@ -34,26 +34,26 @@ Examples:
   dataprep verify gs://bucket-eu/imagenet --replicas
 
 \b
-Exit codes: 0 all copies are complete, 1 a copy failed, or the dataset is damaged, 2 usage, no dataset or bucket, a
-missing permission, or more than --max-usd, 3 --max-usd was given and a price is not known. From bucket to bucket Cloud
-Storage copies by itself; from or to a disk the bytes pass through this machine, whose reading --region-policy is about.
+Exit codes: 0 all copies are complete, 1 a copy failed, or the dataset is damaged, 2 wrong usage, no such dataset or
+bucket, a missing permission, or more than --max-usd, 3 --max-usd was given and a price is not known. Between buckets,
+Cloud Storage copies by itself. From or to a disk, the bytes pass through this machine, and --region-policy applies.
 """
 _WORKERS = 16
 """Default number of threads. They wait for Cloud Storage, which makes the copies, so the number of cores does not
 matter."""
 _PRICE_ALONE = (
     "; for a price alone, `dataprep check-region URL --bucket-location PLACE --dataset-bytes SIZE --zone ZONE` needs "
-    "none"
+    "no credentials"
 )
 
 
 @request
 class Replicate(Priced, Guarded, Watched):
-    """Copy the finished dataset at URL to other places, and list those in buckets in each place's replicas.json.
+    """Copy the finished dataset at URL to other places; replicas.json at each place lists the copies in buckets.
 
-    From that list, loaders choose the copy that is the cheapest to read, if reading URL is charged. No other existing
-    object is replaced, and sizes and CRC32C are checked. README.md and croissant.json are copied, too; others that
-    exist at a target stay there. After an interruption the same request copies what is missing.
+    If reading URL is charged, loaders choose the cheapest copy from that list. No other existing object is replaced,
+    and sizes and CRC32C are checked. README.md and croissant.json are copied, too, unless the target has its own. After
+    an interruption, the same request copies what is missing.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
@@ -62,9 +62,7 @@ class Replicate(Priced, Guarded, Watched):
     max_usd: float | None = option(
         "Copy nothing if all copies together cost more than this.", default=None, low=0, metavar="USD"
     )
-    workers: int = option(
-        "Objects that are copied at the same time.", default=_WORKERS, low=1, high=64, group=WHERE, rare=True
-    )
+    workers: int = option("Objects to copy at the same time.", default=_WORKERS, low=1, high=64, group=WHERE, rare=True)
 
     def places(self) -> list[str]:
         """Return the URLs of the copies. Raises UsageError if one is given twice, or is only read."""
@@ -153,7 +151,7 @@ def _check_price(plans: Sequence[PlannedCopy], max_usd: float | None) -> None:
     total = sum(plan.cost.total for plan in plans if plan.cost)
     if total > max_usd:
         raise UsageError(
-            f"the copying costs {usd(total)}, more than `max_usd` {max_usd:g}; nothing was copied: allow more, or run "
+            f"copying costs {usd(total)}, more than `max_usd` {max_usd:g}; nothing was copied: allow more, or run "
             "with `dry_run` to see why"
         )
 
@@ -193,7 +191,7 @@ class PlannedCopy:
             f"  copy      {counted(copying.objects, 'object')}, {human_bytes(copying.num_bytes)}{existing}",
         ]
         if copying.kept:
-            found.append(f"  keep      {' and '.join(copying.kept)}: another is there already, and stays")
+            found.append(f"  keep      {' and '.join(copying.kept)}: the target has its own already, which stays")
         if not copying.objects:
             return found
         found.append(f"  transfer  {self.verdict.reason}" + (f" at ${price:g} per GiB" if price else ""))

@@ -31,10 +31,10 @@ Examples:
   dataprep retry-failed laion --contact mailto:me@example.org --all --dry-run
 
 \b
-After an interruption run the same command again: it continues where it stopped.
+After an interruption, run the same command again: it continues where it stopped.
 
 \b
-Exit codes: 0 done, whether any row could be fetched or not; 1 a disk or bucket failed, or another process changed the
+Exit codes: 0 done, whether or not any row was fetched; 1 a disk or bucket failed, or another process changed the
 dataset; 2 no such dataset, or no such reason.
 """
 _WORKER_MODULES = (
@@ -47,14 +47,14 @@ _WORKER_MODULES = (
 class RetryFailed(WebRequest, LocalRun):
     """Fetch failed rows of the dataset at URL again, and add the images as new shards after the last one.
 
-    By default the rows are those with retryable failures: timeouts, resets, names that were not found, and statuses
-    408, 429 and 500 to 599, of the image or of its site's robots.txt. No existing shard is changed. The manifest
-    becomes the next revision, with the newest status of every row.
+    By default, only retryable failures are fetched again: timeouts, resets, names that were not found, and statuses
+    408, 429 and 500 to 599, of the image or its site's robots.txt. Existing shards do not change. The manifest becomes
+    the next revision, with the latest status of every row.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
     reason: Texts = option(
-        "Fetch only rows that failed for this reason, as the dataset's counts name it; may be repeated.",
+        "Fetch only rows that failed for this reason, as named in the dataset's counts; may be repeated.",
         default=(),
         metavar="TEXT",
         group=READ,
@@ -114,7 +114,7 @@ def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"url": url, "rows": sum(counts.values()), "reasons": counts}))
         return
-    click.echo(f"{url}: {counted(sum(counts.values()), 'row')} would be tried again")
+    click.echo(f"{url}: {counted(sum(counts.values()), 'row')} would be retried")
     for reason, count in counts.items():
         click.echo(f"  {reason}: {count:,}")
 
@@ -136,12 +136,12 @@ def _print_retried(url: str, retried: Retried, elapsed_s: float, as_json: bool) 
         click.echo(json.dumps(summary))
         return
     if not retried.rows:
-        click.echo(f"{url}: no rows to try; revision {manifest.revision} stays")
+        click.echo(f"{url}: no rows to retry; the dataset stays at revision {manifest.revision}")
     elif not retried.came:
-        click.echo(f"{url}: {retried.rows:,} rows were tried and none was fetched; nothing is changed")
+        click.echo(f"{url}: {retried.rows:,} rows were retried and none was fetched; nothing was changed")
     else:
         click.echo(
-            f"{url} is complete at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows were fetched, "
-            f"in {counted(retried.shards, 'new shard')} and {elapsed_s:.1f} s"
+            f"{url} is complete at revision {manifest.revision}: {retried.came:,} of {retried.rows:,} rows "
+            f"were fetched, in {counted(retried.shards, 'new shard')} and {elapsed_s:.1f} s"
         )
     click.echo("\n".join(count_lines(split.statuses, split.reasons)))

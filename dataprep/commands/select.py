@@ -40,7 +40,7 @@ Examples:
   dataprep train vit --data-path shards@clean
 
 \b
-Exit codes: 0 made, 1 a list names samples that the dataset does not have, 2 nothing was made.
+Exit codes: 0 made, 1 a list names samples that the dataset does not have, 2 no view was made.
 """
 _SHOWN = 10
 UNKNOWN = 1
@@ -49,13 +49,13 @@ UNKNOWN = 1
 
 @request
 class Select(Watched):
-    """Choose samples of the dataset at URL, and remember them as a view, without changing or copying any.
+    """Choose samples of the dataset at URL as a view, without copying or changing them.
 
-    Loaders, training, inspect, convert, diagnose and bench open URL@NAME as if it were a dataset of these samples
-    alone: each comes once an epoch. For every other sample the view keeps the reason why it is left out.
+    Loaders, training, inspect, convert, diagnose and bench open URL@NAME like a dataset of only these samples: each
+    comes once per epoch. For every other sample, the view records why it is left out.
 
     A condition is SQL over the columns of one sample: key, split, label, class_name, height, width and image_bytes, and
-    the fields that are stored with it, such as caption. A missing value fulfils no condition. DuckDB evaluates it.
+    the fields stored with it, such as caption. A missing value meets no condition. DuckDB evaluates it.
     """
 
     url: Place = option(
@@ -66,23 +66,23 @@ class Select(Watched):
     )
     name: str = option("Name of the view.", metavar="NAME", group=WRITE)
     where: Texts = option(
-        "Keep samples that fulfil this SQL condition; repeat it for several.", default=(), metavar="SQL", group=READ
+        "Keep samples that meet this SQL condition; may be repeated.", default=(), metavar="SQL", group=READ
     )
     except_: Places = option(
-        "Leave out the samples that this file names: a key, or a value of the fields url, sha256 or md5, in each line.",
+        "Leave out the samples listed in this file: on each line a key, or a value of the field url, sha256 or md5.",
         default=(),
         metavar="FILE",
         group=READ,
     )
     dedup: str | None = option(
-        "Keep the first by key of images with the same bytes, in all splits (`exact`), or whose hashes in a column "
-        "differ in at most so many bits (`'phash<=4'`; `dataprep map` makes the column).",
+        "Of images in all splits with the same bytes (`exact`), or whose hashes in a column differ by at most this "
+        "many bits (`'phash<=4'`; `dataprep map` makes the column), keep the first by key.",
         default=None,
         metavar="exact|COLUMN<=BITS",
         group=READ,
     )
     sample: float = option(
-        "Share of the samples to draw; whether one is drawn depends on its key and the seed alone.",
+        "Share of the samples to draw at random; whether a sample is drawn depends only on its key and the seed.",
         default=1.0,
         low=0,
         high=1,
@@ -90,12 +90,14 @@ class Select(Watched):
         group=READ,
     )
     seed: int = option("Seed of the draw.", default=0, low=0, group=READ)
-    allow_missing: bool = option("Accept lists that name samples which do not exist.", default=False, group=OTHER)
+    allow_missing: bool = option("Accept lists with samples that do not exist.", default=False, group=OTHER)
     refresh: bool = option(
-        "Make an existing view again, as it was asked for, after the dataset has changed.", default=False, group=OTHER
+        "Recreate an existing view with the same options, after the dataset has changed.", default=False, group=OTHER
     )
-    overwrite: bool = option("Replace a view of this name that keeps something else.", default=False, group=WRITE)
-    dry_run: bool = option("Count, and write nothing.", default=False, group=OTHER)
+    overwrite: bool = option(
+        "Replace a view of this name that was made with different options.", default=False, group=WRITE
+    )
+    dry_run: bool = option("Count the samples, and write nothing.", default=False, group=OTHER)
 
 
 def _selected(asked: Select, viewer: Viewer) -> Selection:
@@ -111,7 +113,7 @@ def _selected(asked: Select, viewer: Viewer) -> Selection:
     if asked.refresh:
         before = _existing(url, asked.name)
         if choice != Choice():
-            raise UsageError("`refresh` makes a view as it was asked for; for another choice use `overwrite`")
+            raise UsageError("`refresh` recreates a view with the same options; for different options, use `overwrite`")
         choice = before.choice
     elif replace(choice, of="") == Choice():
         raise UsageError("nothing is chosen; give `where`, `except`, `dedup` or `sample`")
@@ -153,7 +155,7 @@ def print_unknown(unknown: Sequence[str], of: str) -> None:
         shown = ", ".join(shortened(line, 80) for line in unknown[:_SHOWN])
         more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
         lines = counted(len(unknown), "line")
-        click.echo(f"in no sample, {lines} of {of}: {shown}{more}; --allow-missing accepts that", err=True)
+        click.echo(f"{lines} of {of} match no sample: {shown}{more}; --allow-missing accepts that", err=True)
         raise SystemExit(UNKNOWN)
 
 

@@ -32,21 +32,21 @@ from dataprep.messages import printable, shell_words
 from dataprep.watching import MAX_TRACE_S, PROFILE_REQUEST, TraceWait, ask_profile, profile_request
 
 _READY = ("READY", "RUNNING")
-_GRACE = "Seconds that a program gets for a checkpoint before it is killed."
+_GRACE = "Seconds that a program gets to save a checkpoint before it is killed."
 
 
 @request
 class RunOnTpu(OnWorkers):
-    """Run a command on all workers, in the code and environment of `tpu setup`, and follow it.
+    """Run a command on all workers, with the code and environment of `tpu setup`, and follow it.
 
     The command runs detached: it continues if connections drop, or if you press Ctrl-C here. A run is started at most
-    once on each worker: if `run` names an existing one, that is followed, and then no COMMAND is needed.
+    once on each worker: if `run` names an existing run, this command follows it and needs no COMMAND.
     """
 
     run: str | None = option("Name of the run to start or to follow.", default=None, metavar="NAME", shown="a new name")
-    framework: jobs.Framework = option("Framework whose environment variables are set.", default="torch")
+    framework: jobs.Framework = option("Framework to set environment variables for.", default="torch")
     env: Texts = option(
-        "Environment variable of the command; may be repeated. KEY alone takes the value from this shell.",
+        "Environment variable for the command; may be repeated. KEY alone takes the value from this shell.",
         default=(),
         metavar="KEY[=VALUE]",
     )
@@ -54,7 +54,7 @@ class RunOnTpu(OnWorkers):
     keep_going: bool = option("Let the other workers continue when one fails.", default=False)
     poll_s: float = option("Seconds between requests for the workers' states.", default=30.0, low=0.05, rare=True)
     patience_s: float = option(
-        "Seconds without an answer from a worker after which this command ends.", default=900.0, low=1, rare=True
+        "Seconds without a response from a worker after which this command ends.", default=900.0, low=1, rare=True
     )
     grace_s: float = option(_GRACE, default=60.0, low=0, rare=True)
     log_dir: Path | None = option(
@@ -105,10 +105,10 @@ run_command = tpu_command(
 
 @request
 class ExecOnTpu(OnWorkers):
-    """Run a command on all workers, many at the same time, and print the output of each.
+    """Run a command on all workers, many at a time, and print each worker's output.
 
-    A COMMAND of one word is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud may repeat a
-    command whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
+    A one-word COMMAND is a line of shell: dataprep tpu exec my-tpu -- 'df -h | grep mnt'. gcloud may repeat a command
+    whose connection dropped, so use `dataprep tpu run` for a command that must not run twice.
     """
 
     worker: Texts = option("Number of a worker; may be repeated.", default=(), metavar="N", shown="all", group=WHERE)
@@ -178,12 +178,12 @@ status_command = tpu_command(TpuStatus, _status, "status", "tpu status my-tpu --
 class KillOnTpu(OnWorkers):
     """End runs and their processes; then remove libtpu's lock file if no process holds a chip.
 
-    A run's first process gets SIGTERM and time for a checkpoint. Processes of the run are that process, known by its
-    number, start time and boot, its process group, and all with the run's mark in their environment. Without `others`
-    no other process is ended.
+    A run's first process gets SIGTERM and time for a checkpoint. The run's processes are that process (identified by
+    its number, start time and boot), its process group, and all processes with the run's mark in their environment.
+    Without `others`, no other process is ended.
     """
 
-    run: Texts = option("Run to end; may be repeated.", default=(), metavar="NAME", shown="all that have not ended")
+    run: Texts = option("Run to end; may be repeated.", default=(), metavar="NAME", shown="all unfinished runs")
     others: bool = option("Offer to end other processes that hold the chips as well.", default=False)
     yes: bool = option("Do not ask for confirmation, not even about other users' processes.", default=False)
     grace_s: float = option(_GRACE, default=60.0, low=0)
@@ -292,14 +292,13 @@ ENVIRONMENT_TIMEOUT_S = 3600.0
 class SetUpTpu(OnWorkers):
     """Copy code to all workers, create an environment for it, check mounts, and open /tmp/tpu_logs to all users.
 
-    Code goes into a folder that is named by its digest, so that a running program keeps the code that it began with.
-    Run setup again after every change: of the steps that are done only the copying is repeated; changed code gets a
-    new environment. The frameworks need different versions of libtpu or of torch, so an environment has only one of
-    them.
+    Code goes into a folder named after its digest, so that a running program keeps the code that it started with. Run
+    setup again after every change: of the finished steps, only the copying is repeated; changed code gets a new
+    environment. The frameworks need different versions of libtpu or torch, so an environment has only one framework.
     """
 
-    code: Path = option("Folder of code that all workers get.", default=Path(), metavar="FOLDER", group=READ)
-    framework: jobs.Framework = option("Framework whose packages are installed.", default="torch")
+    code: Path = option("Folder of code to copy to all workers.", default=Path(), metavar="FOLDER", group=READ)
+    framework: jobs.Framework = option("Framework to install packages for.", default="torch")
     requirements: Path | None = option(
         "File of pinned packages, instead of the framework's.", default=None, metavar="FILE", group=READ
     )
@@ -360,7 +359,7 @@ setup_command = tpu_command(
 
 @request
 class CopyToTpu(OnWorkers):
-    """Copy a file or a folder to all workers; a relative DESTINATION is below the home folder."""
+    """Copy a file or a folder to all workers; a relative DESTINATION is relative to the home folder."""
 
     source: Path = option("File or folder on this machine.", kw_only=False)
     destination: str = option("Path on the workers.", kw_only=False)
@@ -386,28 +385,29 @@ copy_command = tpu_command(
 
 @request
 class ProfileTpu(OnWorkers):
-    """Collect the traces of all workers below LOG_FOLDER in DESTINATION, in the layout that TensorBoard reads.
+    """Collect all workers' traces from LOG_FOLDER into DESTINATION, in the layout that TensorBoard reads.
 
-    With `now`, ask the training that runs for a trace first, and collect only that one. Its LOG_FOLDER is the one that
-    its command names, unless you give another; traces in a bucket stay there, and DESTINATION is not needed.
+    With `now`, first request a trace from the running training job, and collect only that trace. LOG_FOLDER is the
+    folder that the job's command names, unless you give a different folder; traces in a bucket stay there, and
+    DESTINATION is not needed.
 
-    Traces of several hosts that began within two minutes become one run. To see them:
-    tensorboard --logdir DESTINATION, or xprof --logdir DESTINATION.
+    Traces of several hosts that started within two minutes become one run. To view them: tensorboard --logdir
+    DESTINATION, or xprof --logdir DESTINATION.
     """
 
-    log_folder: str | None = option("Folder of the training's logs on the workers.", default=None, kw_only=False)
+    log_folder: str | None = option("Log folder of the training job on the workers.", default=None, kw_only=False)
     destination: Path | None = option("Folder on this machine.", default=None, kw_only=False)
     now: str | None = option(
-        "Trace the next seconds of the training that runs, such as 5s.", default=None, metavar="DURATION"
+        "Trace the running training job for this long, such as 5s.", default=None, metavar="DURATION"
     )
-    run: str | None = option("Run that `now` asks.", default=None, metavar="NAME", shown="the one that runs")
-    poll_s: float = option("Seconds between looks for traces on the workers.", default=10.0, low=0.05, rare=True)
+    run: str | None = option("Run to trace with `now`.", default=None, metavar="NAME", shown="the run in progress")
+    poll_s: float = option("Seconds between checks for traces on the workers.", default=10.0, low=0.05, rare=True)
 
     def __post_init__(self) -> None:
         """Check the values, and that there is something to collect or to ask for."""
         super().__post_init__()
         if self.now is None and (self.log_folder is None or self.destination is None):
-            raise UsageError("give LOG_FOLDER and DESTINATION, or `now` to trace a training that runs")
+            raise UsageError("give LOG_FOLDER and DESTINATION, or `now` to trace a running training job")
         if self.now is not None and not 0 < self.seconds <= MAX_TRACE_S:
             raise UsageError(f"`now` {self.now}: expected 1s to {MAX_TRACE_S:.0f}s")
 
@@ -424,10 +424,10 @@ def _profile(asked: ProfileTpu, where: Where) -> Done:
         run, named = _logging_run(fleet, asked.run)
         folder = folder or named
     if folder is None and where.dry_run:
-        fleet.gcloud.show(f"# then write {PROFILE_REQUEST} into the folder of its logs, and wait for the traces")
+        fleet.gcloud.show(f"# then write {PROFILE_REQUEST} into its log folder, and wait for the traces")
         return Done()
     if folder is None:
-        raise UsageError(f"run {run}: its command names no folder of logs; give LOG_FOLDER")
+        raise UsageError(f"run {run}: its command names no log folder; give LOG_FOLDER")
     if "://" in folder:
         return _profile_in_bucket(fleet, folder, seconds, where)
     if destination is None:
@@ -471,7 +471,7 @@ profile_command = tpu_command(
 
 def _profile_in_bucket(fleet: Fleet, url: str, seconds: int, where: Where) -> Done:
     if not seconds:
-        raise UsageError(f"{url}: traces in a bucket are in one place already; give it to xprof --logdir")
+        raise UsageError(f"{url}: traces in a bucket are already in one place; give it to xprof --logdir")
     if where.dry_run:
         fleet.gcloud.show(f"# then write {url}/{PROFILE_REQUEST}, and wait for the traces in {url}/plugins/profile")
         return Done()
@@ -495,9 +495,7 @@ def _logging_run(fleet: Fleet, name: str | None) -> tuple[str, str | None]:
     if name is None and len(running) == 1:
         (name,) = running
     if name not in running:
-        raise UsageError(
-            f"`run` {name or '(not given)'}: expected one of the runs that are running: {', '.join(running) or 'none'}"
-        )
+        raise UsageError(f"`run` {name or '(not given)'}: expected a run in progress: {', '.join(running) or 'none'}")
     words = [part for word in running[name] for part in (word.split("=", 1) if word.startswith("--") else [word])]
     for options in _LOG_OPTIONS:
         given = [value for option, value in pairwise(words) if option in options]
@@ -521,13 +519,13 @@ def _collect(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], des
 class SshToTpu(OnWorkers):
     """Open a shell on one worker; `dataprep tpu exec` runs a command on all.
 
-    The ports that `forward` names lead to the worker while the shell is open: with 6006, a TensorBoard that you start
-    there is at http://localhost:6006 here.
+    The ports given with `forward` are forwarded to the worker while the shell is open: with 6006, a TensorBoard that
+    you start there is at http://localhost:6006 here.
     """
 
     worker: int = option("Number of the worker.", default=0, low=0, metavar="N", group=WHERE)
     forward: Texts = option(
-        "Port of this machine that leads to the worker's; may be repeated.",
+        "Port of this machine to forward to the worker; may be repeated.",
         default=(),
         metavar="PORT[:PORT]",
         also=("-L",),
@@ -626,4 +624,4 @@ def _resume_note(argv: tuple[str, ...]) -> str:
     """Return a note if a training would begin again from the first step after a restart."""
     if argv[0] != "dataprep-pretrain-mae" or any(word.split("=")[0] == "--resume" for word in argv):
         return ""
-    return "the training begins again from the first step when its nodes are taken away; add --resume automatic"
+    return "when its nodes are taken away, the training starts again from the first step; add --resume automatic"

@@ -109,14 +109,14 @@ _ANY_PROJECT, _ANY_NAME = "PROJECT", "my-tpu"
 
 @request
 class PlanTpu(Request):
-    """Show what the name of a TPU means: machines and chips, services and zones, and the command that creates it.
+    """Show the machines, chips, services and zones of a TPU type, and the command that creates it.
 
     TYPE is a name such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4 or ct6e-standard-8t; xpk's names are understood.
     """
 
-    type: str = option("Name of a kind of TPU.", metavar="TYPE", kw_only=False)
+    type: str = option("Name of a TPU type.", metavar="TYPE", kw_only=False)
     zone: str | None = option(
-        "Zone in the command that is shown.", default=None, shown="the first known one for the generation", group=WHERE
+        "Zone in the command shown.", default=None, shown="the first known zone for the generation", group=WHERE
     )
     dry_run: bool = option("Has no effect: this command never runs anything.", default=False, rare=True)
 
@@ -196,7 +196,7 @@ class DeleteTpu(command_lines.OnTpu):
 def _delete(asked: DeleteTpu, where: Where) -> Done:
     commands, what = _deletion(where)
     if not asked.dry_run and not asked.yes:
-        click.confirm(f"Delete {what} and all that is on its disks?", abort=True, err=where.as_json)
+        click.confirm(f"Delete {what} and everything on its disks?", abort=True, err=where.as_json)
     for argv in commands:
         where.gcloud.require(argv, missing_ok=True)
     return Done(facts={"deleted": what})

@@ -42,7 +42,7 @@ ENTRIES = {
     "pretrain-mae": Entry("dataprep-pretrain-mae", "Pretrain a masked autoencoder."),
     "finetune-mae": Entry("dataprep-finetune-mae", "Fine-tune a pretrained encoder, or train a linear probe on it."),
     "vit": Entry("dataprep-train-vit", "Train a vision transformer of any size, with FSDP."),
-    "resnet": Entry("dataprep-train-resnet", "Train a ResNet or another classifier of torchvision."),
+    "resnet": Entry("dataprep-train-resnet", "Train a ResNet or another torchvision classifier."),
     "resnet-jax": Entry("dataprep-train-resnet-jax", "Train a ResNet in JAX."),
     "export": Entry("dataprep-export", "Write the weights of a checkpoint for timm and other tools."),
 }
@@ -65,16 +65,16 @@ class _Program(click.Command):
 
 @request
 class ProfileRun(Request):
-    """Trace the next seconds of a training that runs, on any host that can write into the folder of its logs.
+    """Trace a running training job for a few seconds, from any host that can write to its log folder.
 
-    RUN is the folder of the training's log.txt, on disk or in a bucket. Each host of the training that sees it writes a
-    trace of its own into plugins/profile there, which TensorBoard's profile plugin and xprof read; none restarts. A
-    training looks for requests every second on a disk, every 12 s in a bucket.
+    RUN is the folder with the job's log.txt, on disk or in a bucket. Each host of the job that sees this folder writes
+    its own trace into plugins/profile there, which TensorBoard's profile plugin and xprof read; no host restarts. A job
+    looks for requests every second on a disk, every 12 s in a bucket.
     """
 
-    run: Place = option("Folder of the training's logs.", metavar="RUN", kw_only=False, group=READ)
+    run: Place = option("Log folder of the training job.", metavar="RUN", kw_only=False, group=READ)
     seconds: float = option(
-        "Length of the trace, in seconds, to the end of an update.", default=5.0, low=0.1, high=MAX_TRACE_S, metavar="S"
+        "Length of the trace, in seconds; it ends with an update.", default=5.0, low=0.1, high=MAX_TRACE_S, metavar="S"
     )
 
 

@@ -24,7 +24,7 @@ Examples:
   dataprep verify shards/coco-dup5 --json | jq '.findings[].where'
 
 \b
-Exit codes: 0 complete, 1 something differs, 2 no dataset of a build there, 3 something could not be read and the rest is
+Exit codes: 0 complete, 1 something differs, 2 no built dataset there, 3 something could not be read, but the rest is
 right.
 """
 
@@ -33,21 +33,22 @@ right.
 class Verify(LocalRun):
     """Compare every byte of the dataset at URL with its manifest, and its parts with each other.
 
-    It compares sizes, SHA-256 and CRC32C of all shards; every record with the index; keys, classes and events; and
-    counts with the published ones. Missing files are found, too, and extra ones that readers would take for a part of
-    the dataset. Every difference is one line; at most 1,000 lines, and 50 for each shard, are printed, and the rest is
+    It checks sizes, SHA-256 and CRC32C of all shards; every record against the index; keys, classes and events; and
+    counts against the published counts. It also finds missing files, and extra files that readers would take for a part
+    of the dataset. Every difference is one line; at most 1,000 lines, and 50 per shard, are printed, and the rest is
     counted.
 
-    In data that other tools wrote, every image is decoded and the bad ones are named.
+    In data that other tools wrote, every image is decoded, and bad images are listed.
 
-    With `replicas`, size and CRC32C of every object of every copy, except cards, are compared too, as Cloud Storage
-    lists them, which costs no transfer. To read every byte of a copy, verify its own URL from a machine in its region.
+    With `replicas`, the size and CRC32C of every object of every copy, except cards, are compared too. They come from
+    Cloud Storage's listings, which costs no transfer. To read every byte of a copy, verify its own URL from a machine
+    in its region.
     """
 
     url: Place = option("Folder or gs:// prefix of the dataset.", metavar="URL", kw_only=False, group=READ)
-    deep: bool = option("Decode every image completely as well, which takes longer.", default=False, group=OTHER)
+    deep: bool = option("Also decode every image completely, which takes longer.", default=False, group=OTHER)
     replicas: bool = option(
-        "Compare all copies listed in replicas.json as well, by their listings only.", default=False, group=OTHER
+        "Also compare all copies listed in replicas.json, by their object listings only.", default=False, group=OTHER
     )
 
 

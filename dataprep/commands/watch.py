@@ -27,8 +27,8 @@ Examples:
   dataprep watch runs/mae --once --json
 
 \b
-Exit codes: 0 the dataset is complete, the training has ended, or shown once; 1 a file is damaged, or a disk or bucket
-failed; 2 usage, or nothing there with --once; 130 ended by Ctrl-C.
+Exit codes: 0 the dataset is complete, the training run has ended, or shown once; 1 a file is damaged, or a disk or
+bucket failed; 2 wrong usage, or nothing there with --once; 130 ended by Ctrl-C.
 """
 
 
@@ -41,17 +41,19 @@ class _Show(Protocol):
 
 @request
 class Watch(Request):
-    """Show how far a build or a training is, from its own files, on any host that can read them.
+    """Show the progress of a build or a training run from its own files, on any host that can read them.
 
-    RUN_OR_URL is the output of a build, or the folder with a training's log.txt, on disk or in a bucket. Nothing is
-    written. Watching ends when the dataset is finished, or the training has done all of its steps; a training that
-    stopped earlier is watched until Ctrl-C. In a bucket a look takes a few requests, and at most 64 more for receipts
-    that are new. With --json each look is one JSON object, a line each.
+    RUN_OR_URL is the output of a build, or the folder with a training run's log.txt, on disk or in a bucket. Nothing is
+    written. Watching ends when the dataset is finished, or the training run has done all of its steps; a run that
+    stopped earlier is watched until Ctrl-C. In a bucket, a refresh takes a few requests, and at most 64 more for new
+    receipts. With --json, each refresh prints one JSON object on a line.
     """
 
-    url: Place = option("Output of a build, or folder of a training.", metavar="RUN_OR_URL", kw_only=False, group=READ)
-    once: bool = option("Look once, print, and end.", default=False)
-    interval: float = option("Time between two looks, in seconds.", default=2.0, low=0.1, metavar="S")
+    url: Place = option(
+        "Output of a build, or folder of a training run.", metavar="RUN_OR_URL", kw_only=False, group=READ
+    )
+    once: bool = option("Print once, and exit.", default=False)
+    interval: float = option("Time between refreshes, in seconds.", default=2.0, low=0.1, metavar="S")
 
 
 def _run(asked: Watch, *, as_json: bool) -> int | None:
@@ -73,7 +75,7 @@ def _watch(url: str, interval_s: float, *, once: bool, as_json: bool) -> None:
         while True:
             snapshot = watch.look()
             if once and snapshot.state == ABSENT:
-                raise UsageError(f"{url}: no build, no training and no dataset there; check the path or URL")
+                raise UsageError(f"{url}: no build, training run or dataset there; check the path or URL")
             show(snapshot)
             if once or snapshot.is_over:
                 return

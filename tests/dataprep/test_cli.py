@@ -132,7 +132,7 @@ USAGE = {
     ),
     "not repeated": (
         ["build", "imagenet", "--source", "s", "--output", "o", "--format", "tfrecord", "--repeat", "physical"],
-        "imagenet train+val uses each image once in an epoch",
+        "imagenet train+val uses each image once per epoch",
     ),
     "links in a bucket": (
         [*"build coco-dup5 --source s --output gs://bucket/o --format imagefolder --repeat physical".split()],
@@ -192,7 +192,7 @@ def test_names_that_an_ascii_locale_cannot_read_are_an_error_of_one_line(tmp_pat
     run = dataprep_anew(*arguments, "webdataset", **ASCII)
     assert run.returncode == 2
     (line,) = run.stderr.splitlines()
-    assert line.startswith("dataprep: a name or a text has letters that cannot be written here (")
+    assert line.startswith("dataprep: a name or a text has characters that cannot be written here (")
     assert line.endswith(f"; {ADVICE}")
     assert dataprep_anew(*arguments, "webdataset", **(ASCII | {"PYTHONUTF8": "1"})).returncode == 0
 
@@ -245,7 +245,7 @@ def test_no_memory_left_is_one_line(error, capsys):
     code, printed = run_here(error, capsys)
     assert code == 1
     assert printed.startswith("failing: no memory left (")
-    assert "; use fewer --workers, or raise the limit (ulimit -v, ulimit -u, or that of the container)" in printed
+    assert "; use fewer --workers, or raise the limit (ulimit -v, ulimit -u, or the container's)" in printed
     assert printed.count("\n") == 1
 
 

@@ -159,7 +159,7 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--part", "1/2", "--overwrite"], "--part with --overwrite: a part that starts late would remove"),
+        (["--part", "1/2", "--overwrite"], "--part with --overwrite: a part that starts late would delete"),
         (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner, which has workers"),
         (["--part", "auto"], "give --part K/N"),
     ],

@@ -121,13 +121,17 @@ class Target:
 
 @request
 class OnTpu(Request):
-    """A TPU, and how its commands are run."""
+    """A TPU, and how to run its commands."""
 
     name: str = option("Name of the TPU.", metavar="TPU", kw_only=False)
     zone: str = option("Zone of the TPU, such as us-central2-b.", envvar="CLOUDSDK_COMPUTE_ZONE", group=WHERE)
-    project: str | None = option("Project of the TPU.", default=None, shown="gcloud's own", group=WHERE)
+    project: str | None = option("Project of the TPU.", default=None, shown="gcloud's default", group=WHERE)
     api: Api | None = option(
-        "Service that has the TPU.", default=None, shown="the TPU API, else Compute Engine", group=WHERE, rare=True
+        "Service that manages the TPU.",
+        default=None,
+        shown="the TPU API, otherwise Compute Engine",
+        group=WHERE,
+        rare=True,
     )
     dry_run: bool = option("Print the commands that would be run, and run nothing.", default=False)
 
@@ -138,42 +142,40 @@ class OnTpu(Request):
 
 @request
 class OnWorkers(OnTpu):
-    """A TPU, and how its workers are reached."""
+    """A TPU, and how to reach its workers."""
 
     internal_ip: bool = option("Reach workers by their internal addresses.", default=False, group=WHERE, rare=True)
 
 
 @request
 class CreateTpu(OnTpu):
-    """Create a TPU: by the TPU API, as a queued request, or by Compute Engine for the newest types.
+    """Create a TPU: with the TPU API, as a queued request, or with Compute Engine for the newest types.
 
     Workers install packages and mount shares when they boot. A TPU costs money from the moment it is READY.
     """
 
     type: str = option("TPU to create, such as v3-256, v5litepod-16, v4:2x2x4, tpu7x-2x2x4.", metavar="TYPE")
     queued: bool = option("Wait in the TPU API's queue until there is capacity.", default=False)
-    valid_until: str | None = option("Longest time to wait for the TPU, such as 6h.", default=None, metavar="DURATION")
-    flex_start: bool = option("Wait for a TPU at a lower price, which is deleted after `max_run`.", default=False)
+    valid_until: str | None = option("Maximum time to wait for the TPU, such as 6h.", default=None, metavar="DURATION")
+    flex_start: bool = option("Wait for a cheaper TPU, which is deleted after `max_run`.", default=False)
     max_run: str | None = option(
-        "Time for which a `flex_start` TPU is given.", default=None, metavar="DURATION", shown="7d"
+        "Time for which you get a `flex_start` TPU.", default=None, metavar="DURATION", shown="7d"
     )
-    spot: bool = option("Take a cheaper TPU that Google may take away at any time.", default=False)
-    reserved: bool = option("Take the TPU from the project's reservation (TPU API).", default=False)
-    reservation: str | None = option(
-        "Take the TPU from this reservation (Compute Engine).", default=None, metavar="NAME"
-    )
+    spot: bool = option("Use a cheaper TPU that Google may take away at any time.", default=False)
+    reserved: bool = option("Use a TPU from the project's reservation (TPU API).", default=False)
+    reservation: str | None = option("Use a TPU from this reservation (Compute Engine).", default=None, metavar="NAME")
     runtime_version: str | None = option(
         "Software version of the workers (TPU API).",
         default=None,
         metavar="NAME",
-        shown="the one for the generation",
+        shown="the version for the generation",
         rare=True,
     )
     image_family: str | None = option(
         "Image of the boot disk (Compute Engine).",
         default=None,
         metavar="NAME",
-        shown="the one for the generation",
+        shown="the image for the generation",
         rare=True,
     )
     boot_disk_gb: int | None = option(
@@ -190,14 +192,14 @@ class CreateTpu(OnTpu):
     )
     internal_ips: bool = option("Give the workers no external addresses.", default=False, rare=True)
     label: Pairs = option(
-        "Label that the bill shows; may be repeated.", default_factory=dict, example="team=vision", metavar="KEY=VALUE"
+        "Label for the bill; may be repeated.", default_factory=dict, example="team=vision", metavar="KEY=VALUE"
     )
     nfs: Texts = option(
         "NFS share to mount at every boot; may be repeated.", default=(), metavar="SERVER:/SHARE=/FOLDER"
     )
     package: Texts = option("Debian package to install; may be repeated.", default=(), metavar="NAME")
     startup_script: Path | None = option(
-        "Your own start-up script, instead of the one that is written to TPU-startup.sh.",
+        "Your own start-up script, instead of the generated TPU-startup.sh.",
         default=None,
         metavar="FILE",
         rare=True,
@@ -208,7 +210,7 @@ class CreateTpu(OnTpu):
         super().__post_init__()
         if self.startup_script and (self.nfs or self.package):
             raise UsageError(
-                "`startup_script` excludes `nfs` and `package`; write these into your script, or leave the script out"
+                "`startup_script` excludes `nfs` and `package`; put these into your script, or leave the script out"
             )
         accelerator, api, by_engine = self.accelerator, self.chosen_api, self.chosen_api == "compute-engine"
         check_zone(self.zone, accelerator)
@@ -219,7 +221,7 @@ class CreateTpu(OnTpu):
             raise UsageError(f"{accelerator.name}: `api` {api} does not create it; leave `api` out, or give {other}")
         is_reserved = self.reserved or bool(self.reservation)
         refusals = {
-            "`max_run` is for a TPU that is given for a limited time; add `flex_start`": self.max_run
+            "`max_run` is for a TPU that you get for a limited time; add `flex_start`": self.max_run
             and not self.flex_start,
             "`flex_start` excludes `spot` and reservations; give one of them": self.flex_start
             and (self.spot or is_reserved),
@@ -230,7 +232,7 @@ class CreateTpu(OnTpu):
             "`reservation`": by_engine and (self.queued or self.reserved or self.runtime_version),
             "`valid_until` is for a request that waits; add `queued` or `flex_start`": self.valid_until
             and not (self.queued or self.flex_start),
-            "`valid_until`: a group of machines on Compute Engine has no limit for its waiting": self.valid_until
+            "`valid_until`: on Compute Engine, the wait for a group of machines has no limit": self.valid_until
             and by_engine
             and accelerator.hosts > 1,
         }

@@ -87,7 +87,7 @@ class Answer:
     def reply(self) -> Reply:
         """The reply of `worker.py` in the output; empty if there is none. Raises StorageError for a malformed one."""
         lines = [line for line in self.out.splitlines() if line.startswith(REPLY)]
-        where, advice = f"worker {self.worker}: its answer", "run the same command again"
+        where, advice = f"worker {self.worker}: its response", "run the same command again"
         data = lines[-1].removeprefix(REPLY).encode() if lines else b"{}"
         return decode(data, Reply, where=where, advice=advice, error=StorageError)
 
@@ -195,14 +195,14 @@ def require_all(answers: Sequence[Answer], what: str) -> None:
 def _judged(answer: Answer, *, replies: bool) -> Answer:
     """Put the error in the reply of `worker.py` into an answer. Without a reply the state of the worker is unknown."""
     if answer.code == 0 and replies and not answer.reply:
-        return Answer(worker=answer.worker, code=None, trouble="its answer was lost")
+        return Answer(worker=answer.worker, code=None, trouble="its response was lost")
     said = answer.reply.get("error")
     return Answer(worker=answer.worker, code=answer.code, out=answer.out, trouble=said) if said else answer
 
 
 def _last_line(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][:SAID_CHARACTERS] if lines else "it said nothing"
+    return lines[-1][:SAID_CHARACTERS] if lines else "no output"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

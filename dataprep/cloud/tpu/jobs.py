@@ -129,7 +129,7 @@ def follow(
         failed = {worker: state for worker, state in states.items() if has_failed(state)}
         if failed and not watch.keep_going and not ending:
             worker, state = next(iter(failed.items()))
-            note(f"worker {worker}: {outcome(state)}; the others would wait for it and are ended")
+            note(f"worker {worker}: {outcome(state)}; the other workers would wait for it, so they are ended")
             fleet.call("kill", run, f"--grace-s={watch.grace_s}", timeout_s=watch.grace_s + 120)
             ending = True
             continue

@@ -35,7 +35,7 @@ Document = dict[str, object]
 
 @request
 class ManifestRequest(Request):
-    """Write a JobSet for GKE: with `build` a build in parts, then the training on a TPU, with restarts when its nodes
+    """Write a JobSet for GKE: with `build`, a build in parts, then training on a TPU, with restarts when its nodes
     are taken away.
 
     Nothing is sent to a cluster: apply the file with kubectl. The cluster needs JobSet and, for `queue`, Kueue.
@@ -43,30 +43,33 @@ class ManifestRequest(Request):
 
     name: str = option("Name of the JobSet.", kw_only=False)
     type: str = option("TPU, such as v6e-16 or tpu7x-2x2x4.", metavar="TYPE", group=WHERE)
-    image: str = option("Container image with this package and the training's framework.", group=WHERE)
+    image: str = option("Container image with this package and the training framework.", group=WHERE)
     build: str | None = option(
-        "Words of a dataprep build that runs first, in parts.", default=None, metavar="'DATASET …'"
+        "Arguments of a dataprep build to run first, in parts.", default=None, metavar="'DATASET …'"
     )
-    parts: int = option("Parts of the build, each a pod.", default=8, low=1)
+    parts: int = option("Number of parts of the build, one pod each.", default=8, low=1)
     part_cpu: str = option("CPUs for each part.", default="4", rare=True)
     part_memory: str = option("Memory for each part.", default="3Gi", rare=True)
     part_disk: str = option("Disk for each part.", default="4Gi", rare=True)
     queue: str | None = option(
-        "Local queue of Kueue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
+        "Kueue's local queue that admits the JobSet.", default=None, metavar="NAME", shown="no Kueue", group=WHERE
     )
-    namespace: str | None = option("Namespace of Kubernetes.", default=None, group=WHERE)
+    namespace: str | None = option("Kubernetes namespace.", default=None, group=WHERE)
     service_account: str | None = option(
-        "Service account of Kubernetes, bound to one of Google Cloud.", default=None, metavar="NAME", group=WHERE
+        "Kubernetes service account, bound to a Google Cloud service account.",
+        default=None,
+        metavar="NAME",
+        group=WHERE,
     )
-    mode: Mode = option("How the TPU nodes are provided.", default="on-demand", group=WHERE)
+    mode: Mode = option("How to provide the TPU nodes.", default="on-demand", group=WHERE)
     reservation: str | None = option("Reservation, with `mode` reservation.", default=None, metavar="NAME", group=WHERE)
     max_run: str | None = option(
-        "Time for which `queue` asks for flex-start nodes.", default=None, metavar="DURATION", shown="7d", group=WHERE
+        "Time for which `queue` requests flex-start nodes.", default=None, metavar="DURATION", shown="7d", group=WHERE
     )
-    max_restarts: int = option("Failures after which the JobSet starts again.", default=10, rare=True)
-    framework: Framework = option("Framework whose environment variables are set.", default="torch")
+    max_restarts: int = option("Maximum number of restarts after failures.", default=10, rare=True)
+    framework: Framework = option("Framework to set environment variables for.", default="torch")
     output: Path | None = option("File to write.", default=None, metavar="FILE", shown="standard output", group=WRITE)
-    argv: Texts = option("Command of the training and its arguments.", rest=True, metavar="-- COMMAND…")
+    argv: Texts = option("Training command and its arguments.", rest=True, metavar="-- COMMAND…")
 
     def __post_init__(self) -> None:
         """Check the values, and that they go together."""
@@ -76,9 +79,7 @@ class ManifestRequest(Request):
             _ = self.build_argv  # refuses other words
             for field_name in ("part_cpu", "part_memory", "part_disk"):
                 if not _QUANTITY.fullmatch(text := getattr(self, field_name)):
-                    raise UsageError(
-                        f"`{field_name}` {text!r}: expected a quantity of Kubernetes, such as 4, 500m or 3Gi"
-                    )
+                    raise UsageError(f"`{field_name}` {text!r}: expected a Kubernetes quantity, such as 4, 500m or 3Gi")
         for field_name, text in (("namespace", self.namespace), ("queue", self.queue)):
             if text is not None and not _LABEL.fullmatch(text):
                 raise UsageError(f"`{field_name}` {text!r}: expected a name of a-z, 0-9 and -, 58 characters at most")
@@ -90,10 +91,10 @@ class ManifestRequest(Request):
             raise UsageError("`mode` reservation and `reservation` belong together; give both, or neither")
         if self.max_run is not None:
             if self.mode != "flex-start":
-                raise UsageError("`max_run` is for nodes that are given for a limited time; add `mode` flex-start")
+                raise UsageError("`max_run` is for nodes that you get for a limited time; add `mode` flex-start")
             if self.queue is None:
                 raise UsageError(
-                    f"`max_run` {self.max_run}: only Kueue asks for nodes for so long; add `queue`, or set it on "
+                    f"`max_run` {self.max_run}: only Kueue can request nodes for that long; add `queue`, or set it on "
                     "the node pool"
                 )
             if not 0 < duration_s(self.max_run) <= duration_s(MAX_FLEX_START):

@@ -147,9 +147,11 @@ def start(options: argparse.Namespace) -> RunState:
     _create(run / "command.json", {"argv": argv, "env": variables, "cwd": _cwd(options)})
     command = _read(run / "command.json")
     if command["argv"] != argv:
-        raise Failure(f"run {options.run} had another command: {' '.join(command['argv'])}; choose another --run")
+        raise Failure(
+            f"run {options.run} had a different command: {' '.join(command['argv'])}; choose a different --run"
+        )
     if command["env"] != variables:
-        raise Failure(f"run {options.run} had other variables; choose another --run, or give the same --env")
+        raise Failure(f"run {options.run} had different variables; choose a different --run, or give the same --env")
     if not (run / "claimed.json").exists():
         with open(run / "log", "ab") as log:
             subprocess.Popen(
@@ -410,10 +412,12 @@ def mount(options: argparse.Namespace) -> dict[str, str | int]:
     """Mount a share, again if it does not answer; refuse a folder on which another share is mounted."""
     found = _mounted(options.target)
     if found is not None and found != options.source:
-        raise Failure(f"{options.target} is {found}, expected {options.source}; unmount it, or choose another folder")
+        raise Failure(
+            f"{options.target} is {found}, expected {options.source}; unmount it, or choose a different folder"
+        )
     if found and _answers(options.target):
         return {"mount": "fine"}
-    said = "it does not answer"
+    said = "it does not respond"
     for attempt in range(MOUNT_ATTEMPTS):
         time.sleep(min(attempt, 5) * options.delay_s)
         try:

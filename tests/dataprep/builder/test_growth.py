@@ -187,7 +187,7 @@ def test_the_same_growth_has_the_same_bytes_by_any_way(pets, tmp_path):
         write_files(source, MORE)
         said = succeeds(*arguments, "--append", *words)
         assert "is complete" in said.stdout
-        assert "nothing more; revision 2 stays" in succeeds(*arguments, "--append").stdout
+        assert "no new samples; the dataset stays at revision 2" in succeeds(*arguments, "--append").stdout
         found.append(digests(output))
     assert found[0] == found[1] == found[2]
 

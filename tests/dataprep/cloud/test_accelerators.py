@@ -154,7 +154,7 @@ def test_a_zone_that_no_page_names_for_a_generation_is_noted():
     assert known_zones("v5e", "flex-start") == ["us-central1-a", "us-west4-a"]
     assert [zone_note(found, place) for place in ("europe-west4-b", "europe-west4")] == ["", ""]
     assert zone_note(found, "europe-west4-a") == (
-        "europe-west4-a is not known to have v5e; known are us-central1-a, us-south1-a, us-west1-c, us-west4-a, "
+        "europe-west4-a is not known to have v5e; known zones: us-central1-a, us-south1-a, us-west1-c, us-west4-a, "
         "europe-west4-b, perhaps more"
     )
 

@@ -69,7 +69,7 @@ def test_every_difference_of_an_existing_bucket_is_one_line_and_nothing_is_chang
 
 def test_an_existing_bucket_in_another_place_is_refused(request_of):
     ensure_bucket(request_of(), None)
-    with pytest.raises(UsageError, match="not in us-east1, and is not moved; choose another name"):
+    with pytest.raises(UsageError, match="not in us-east1, and cannot be moved; choose a different name"):
         ensure_bucket(request_of(location="US-EAST1"), None)
 
 

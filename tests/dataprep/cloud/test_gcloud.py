@@ -62,9 +62,9 @@ def test_a_missing_resource_reads_as_none_and_need_not_be_deleted(plays):
 def test_entries_are_the_objects_of_a_json_list(plays):
     assert plays("""echo '[{"a": 1}, 2]'""").entries(["gcloud", "list"]) == [{"a": 1}]
     assert plays("true").entries(["gcloud", "list"]) == []
-    with pytest.raises(UndecidedError, match="gcloud list: its answer is not a JSON list; run it by hand"):
+    with pytest.raises(UndecidedError, match="gcloud list: its output is not a JSON list; run it by hand"):
         plays("echo '{}'").entries(["gcloud", "list"])
-    with pytest.raises(UndecidedError, match="gcloud list: its answer is not JSON; run it by hand"):
+    with pytest.raises(UndecidedError, match="gcloud list: its output is not JSON; run it by hand"):
         plays("echo nothing").read(["gcloud", "list"])
 
 
@@ -80,10 +80,10 @@ def test_entries_are_the_objects_of_a_json_list(plays):
         ("Invalid value for field 'zone': Unknown zone us-moon1-a", UsageError, "gcloud compute tpus locations list"),
         ("Cloud TPU API has not been used in project 1 before or it is disabled.", AccessError, "services enable"),
         ("INVALID_ARGUMENT: accelerator type v4-32 not found in zone", UsageError, "accelerator-types list"),
-        ("ERROR: (gcloud.x) ALREADY_EXISTS", UsageError, "choose another"),
+        ("ERROR: (gcloud.x) ALREADY_EXISTS", UsageError, "choose a different name"),
         ("ERROR: (gcloud.x) unrecognized arguments: --queued", UsageError, "gcloud components update"),
         ("ERROR: (gcloud.x) something new", StorageError, "something new; fix that"),
-        ("", StorageError, "it said nothing; fix that"),
+        ("", StorageError, "no output; fix that"),
     ],
 )
 def test_an_error_means_one_line_with_the_next_step(said, kind, words):
@@ -151,7 +151,7 @@ def test_a_name_in_two_zones_needs_the_zone(gcloud):
 
 
 def test_a_missing_tpu_is_refused_with_the_existing_ones(gcloud):
-    with pytest.raises(UsageError, match="no such TPU, gcloud lists my-tpu, twice"):
+    with pytest.raises(UsageError, match="no such TPU; gcloud lists my-tpu, twice"):
         find_zone("other")
 
 
@@ -183,6 +183,6 @@ def test_errors_of_gcloud_are_passed_on(gcloud):
 def test_a_malformed_answer_of_gcloud_is_undecided(gcloud, answer):
     (gcloud / "gcloud").write_text(f"#!/bin/sh\necho '{answer}'\n")
     with pytest.raises(
-        UndecidedError, match=r"tpu-vm list: its answer is not (a )?JSON( list)?; run it by hand, or give `zone`"
+        UndecidedError, match=r"tpu-vm list: its output is not (a )?JSON( list)?; run it by hand, or give `zone`"
     ):
         find_zone("my-tpu")

@@ -107,7 +107,7 @@ def test_each_offer_is_one_line_with_its_parts():
 def test_storage_elsewhere_is_noted_to_have_the_price_of_us_central1():
     assert storage_notes(by_kind().values()) == []
     far = by_kind(where="us-west4-a")
-    assert storage_notes(far.values()) == ["keeping data in us-west4 is priced as in us-central1"]
+    assert storage_notes(far.values()) == ["storage in us-west4 is priced as in us-central1"]
     assert storage_notes([far[DIRECT]]) == []
 
 

@@ -92,9 +92,7 @@ def test_reading_from_outside_google_cloud_is_paid_or_unknown_never_free(
         "outside AWS: $0.09 per GiB" if usd else "it is not known what reading it from outside costs"
     ) in caplog.text
     if kind == PAID:
-        with pytest.raises(
-            UsageError, match=r"s3://b/x: AWS charges for what is read from .*: \$0.09 per GiB; .* copy it"
-        ):
+        with pytest.raises(UsageError, match=r"s3://b/x: AWS charges for reading from .*: \$0.09 per GiB; .* copy it"):
             guard(url, "refuse")
 
 

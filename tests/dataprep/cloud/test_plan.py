@@ -129,7 +129,7 @@ def test_every_tpu_of_the_list_is_fed_with_the_headroom_of_its_own_plan():
 @pytest.mark.parametrize("given", [{"host_gbps": 4.0}, {"bucket_gbps": 2.0}, {"epochs": 2}, {"images": 5}])
 def test_figures_of_one_tpu_are_refused_where_all_are_listed(given):
     (name,) = given
-    with pytest.raises(UsageError, match=f"`{name}` is about one TPU; give its name as `accelerator` instead of all"):
+    with pytest.raises(UsageError, match=f"`{name}` applies to one TPU; give its name as `accelerator` instead of all"):
         plan_input(InputRequest(accelerator="all", images_per_s=1000, **given))
 
 

@@ -90,7 +90,7 @@ def test_a_dry_run_ends_as_the_build_would_where_another_dataset_exists(tmp_path
         assert difference in built.stderr
         refused = built.stderr.splitlines()[-1].replace("dataprep: ", "the build would be refused: ", 1)
         assert tried.stderr.splitlines()[-1] == f"dataprep: {refused}"
-        assert "Nothing was built, and nothing is left behind (--dry-run)." in tried.stdout
+        assert "Nothing was built or left behind (--dry-run)." in tried.stdout
         assert json.loads(documented.stdout)["refused"] == refused
         assert dataprep(*words, "--dry-run", "--overwrite").returncode == 0
     assert json.loads(dataprep(*same, "--dry-run", "--json").stdout)["refused"] is None
@@ -141,7 +141,7 @@ def test_a_rejected_picture_is_named_as_the_user_knows_it_and_early(tmp_path):
     again = succeeds(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
     assert "is complete: 8 samples without labels in" in again.stdout and "complete already" not in again.stdout
     third = dataprep(*command(tmp_path / "in", tmp_path / "out", "--num-shards", 5, "--max-reject-ratio", 0.2))
-    assert "was complete already; nothing was done" in third.stdout
+    assert "was already complete; nothing was done" in third.stdout
 
 
 def test_what_was_found_is_said_once_where_remains_are_overwritten(tmp_path):

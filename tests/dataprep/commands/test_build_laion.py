@@ -77,31 +77,29 @@ def test_a_rerun_is_a_no_op_and_another_plan_is_refused(built, table, web):
         (
             ("--rows-per-shard", 1_000, "--workers", 8),
             (
-                "1 shard: an interrupted build begins it again; --rows-per-shard N makes smaller ones",
+                "1 shard: an interrupted build restarts it; --rows-per-shard N makes smaller shards",
                 "at most 10 requests/s to one host",
             ),
         ),
         (
             ("--workers", 8),
             (
-                "4 shards: an interrupted build begins those that are not finished again; --rows-per-shard N makes "
-                "smaller ones",
-                "at most 10 requests/s to one host, 2.5 by each of 4 workers",
+                "4 shards: an interrupted build restarts unfinished shards; --rows-per-shard N makes smaller shards",
+                "at most 10 requests/s to one host, 2.5 from each of 4 workers",
             ),
         ),
         (("--rows-per-shard", 5, "--workers", 1), ("at most 10 requests/s to one host",)),
         (
             ("--workers", 4, "--part", "1/2"),
             (
-                "4 shards: an interrupted build begins those that are not finished again; --rows-per-shard N makes "
-                "smaller ones",
-                "at most 5 requests/s to one host, 1.25 by each of 4 workers: --host-per-second 10 is divided by 8 "
-                "workers, of which 4 can have a shard",
+                "4 shards: an interrupted build restarts unfinished shards; --rows-per-shard N makes smaller shards",
+                "at most 5 requests/s to one host, 1.25 from each of 4 workers: --host-per-second 10 is divided among "
+                "8 workers, but only 4 can get a shard",
             ),
         ),
         (
             ("--rows-per-shard", 5, "--runner", "ray"),
-            ("at most 10 requests/s to one host, divided by the number of the engine's workers",),
+            ("at most 10 requests/s to one host, divided among the engine's workers",),
         ),
     ],
 )
@@ -110,7 +108,7 @@ def test_a_dry_run_says_the_rate_of_a_host_and_what_an_interruption_costs(table,
     run = succeeds(*(word for word in arguments if word != "--json"))
     printed = run.stdout.splitlines()
     assert printed[3 : 3 + len(lines)] == [f"  {line}" for line in lines]
-    assert printed[-1] == "Nothing was built, and nothing is left behind (--dry-run)."
+    assert printed[-1] == "Nothing was built or left behind (--dry-run)."
 
 
 def test_a_build_says_how_the_shards_that_are_left_are_fetched(tmp_path):
@@ -120,7 +118,7 @@ def test_a_build_says_how_the_shards_that_are_left_are_fetched(tmp_path):
         run = dataprep(*words)
         again = dataprep(*words)
     assert json.loads(run.stdout)["notes"] == [
-        "1 shard: an interrupted build begins it again; --rows-per-shard N makes smaller ones",
+        "1 shard: an interrupted build restarts it; --rows-per-shard N makes smaller shards",
         "at most 10,000 requests/s to one host",
     ]
     assert json.loads(again.stdout)["notes"] == []
@@ -262,8 +260,8 @@ def test_a_table_with_laions_columns_has_its_origin(built):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (("--licence", "CC0"), "--licence: a dataset that states this needs a name of its own; add --name"),
-        (("--origin", "x"), "--origin: a dataset that states this needs a name of its own; add --name"),
+        (("--licence", "CC0"), "--licence: a dataset that states this needs its own name; add --name"),
+        (("--origin", "x"), "--origin: a dataset that states this needs its own name; add --name"),
     ],
 )
 def test_a_table_that_states_its_origin_needs_a_name(table, tmp_path, more, words):

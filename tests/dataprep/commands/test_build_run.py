@@ -24,7 +24,7 @@ def test_an_engine_whose_job_ends_with_the_command_cannot_be_detached_from(runne
 
 
 def test_a_part_is_built_by_the_local_runner_only():
-    with pytest.raises(UsageError, match="`part` with `runner` FnApiRunner, which has workers of its own"):
+    with pytest.raises(UsageError, match="`part` with `runner` FnApiRunner, which has its own workers"):
         run_of("FnApiRunner", "1/2")
 
 

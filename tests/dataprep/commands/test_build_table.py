@@ -36,7 +36,7 @@ def test_a_folder_of_the_hub(tmp_path):
     }
     assert not (output / "_build").exists()
     again = dataprep(*command(source, output, "--licence", "CC0-1.0"))
-    assert "was complete already; nothing was done" in again.stdout
+    assert "was already complete; nothing was done" in again.stdout
     assert not (output / "_build").exists()
     assert verify_here(output, deep=True).verdict == "complete"
 
@@ -126,7 +126,7 @@ def test_a_dataset_with_more_rejected_images_than_are_allowed_says_so_when_it_is
     assert dataprep(*command(source, output, "--max-reject-ratio", 0.1, "--workers", 1)).returncode == 0
     again = succeeds(*command(source, output))
     assert (
-        "was complete already; nothing was done, though it has 1 rejected image in train, more than --max-reject-ratio 0 "
-        "allows: it was built with a higher ratio"
+        "was already complete; nothing was done, though it has 1 rejected image in train, more than "
+        "--max-reject-ratio 0 allows: it was built with a higher ratio"
     ) in again.stdout
     assert "nothing was done. The contents" in dataprep(*command(source, output, "--max-reject-ratio", 0.1)).stdout

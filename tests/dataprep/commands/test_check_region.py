@@ -81,7 +81,7 @@ def test_what_s3_charges_is_said_without_a_request(monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     found = check("s3://bucket/x", "--zone", "us-central1-a")
     assert found.exit_code == 1
-    assert "paid at $0.09 per GiB: AWS charges for what is read from eu-west-1 outside AWS" in found.stdout
+    assert "paid at $0.09 per GiB: AWS charges for reading from eu-west-1 outside AWS" in found.stdout
 
 
 def test_the_storage_layout_serves_where_the_bucket_may_not_be_seen():
@@ -125,7 +125,7 @@ def test_without_credentials_the_verdict_is_undecided(no_credentials):
     found = checked("gs://never-seen", "--zone", "us-central1-a")
     assert (found["verdict"], found["bucket"], found["usd_per_gib"]) == (UNKNOWN, None, None)
     assert 'no valid credentials; run "gcloud auth application-default login"' in found["reason"]
-    assert found["reason"].endswith("; --bucket-location needs none")
+    assert found["reason"].endswith("; --bucket-location needs no credentials")
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
     [
         (["gs://region-eu", "--bucket-location", "mars"], "US, EU, ASIA"),
         (["gs://region-eu", "--bucket-location", "US", "--replicas"], "leave --bucket-location out"),
-        (["s3://bucket", "--bucket-location", "US"], "is the place of gs:// buckets; leave it out"),
+        (["s3://bucket", "--bucket-location", "US"], "is for gs:// buckets; leave it out"),
         (["/tmp/data"], "is on a disk, and reading it costs nothing"),
         (["gs://region-eu", "--zone", "us-central1a"], "did you mean us-central1-a?"),
         (["gs://region-eu", "--tpu", "--x"], "not a name of a TPU"),
@@ -198,7 +198,9 @@ def test_a_number_of_objects_prices_their_reads_and_their_copies(no_credentials)
     words = ("gs://never-seen", "--zone", "europe-west4", "--bucket-location", "US", "--dataset-bytes", "2TB")
     shards, loose = checked(*words), checked(*words, "--objects", "18000000")
     assert shards["reading"]["objects_are_assumed"]
-    assert shards["notes"][0].startswith("requests and copies are priced for objects of 256 MiB, as dataprep's shards")
+    assert shards["notes"][0].startswith(
+        "requests and copies are priced for objects of 256 MiB, like dataprep's shards"
+    )
     (amount,) = loose["reading"]["amounts"]
     assert (amount["objects"], loose["reading"]["gets"]) == (18000000, 18000000)
     assert not any("256 MiB" in note for note in loose["notes"])
@@ -257,7 +259,7 @@ def test_a_zonal_bucket_that_cannot_be_read_is_said(gcs):
     open_storage("gs://zonal-unreadable").create("x", b"123")
     found = checked("gs://zonal-unreadable", "--zone", "us-central1-a")
     assert found["readable"] is False
-    assert "a zonal bucket, and dataprep cannot read it: gs://zonal-unreadable/x: permission" in found["notes"][0]
+    assert "a zonal bucket that dataprep cannot read: gs://zonal-unreadable/x: permission" in found["notes"][0]
 
 
 # The guard

@@ -133,7 +133,7 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
         (["{pets}", "--output", "{out}", "--format", "tfrecord", "--name", "imagenet"], "choose another with --name"),
         (
             ["{pets}", "--output", "{out}", "--format", "tfrecord", "--repeat", "physical"],
-            "uses each image once in an epoch",
+            "uses each image once per epoch",
         ),
     ],
 )

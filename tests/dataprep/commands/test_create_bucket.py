@@ -84,7 +84,7 @@ def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(nam
 
 def test_a_bucket_of_somebody_else_is_refused(name, gcs):
     gcs.create_bucket(name, location="US-CENTRAL1", deny=["storage.buckets.get"])
-    with pytest.raises(AccessError, match="may be someone else's: choose another name"):
+    with pytest.raises(AccessError, match="may be someone else's: choose a different name"):
         create(f"gs://{name}", "--near", "us-central1-a")
 
 

@@ -74,7 +74,7 @@ def test_demo_web_is_served_until_ctrl_c(tmp_path):
     ("arguments", "text"),
     [
         (("laion", "--odd"), "laion always has its oddities; leave --odd out"),
-        (("coco", "--serve"), "coco is made of archives, which need no server"),
+        (("coco", "--serve"), "coco consists of archives, which need no server"),
         (("imagenet", "--base-url", "http://a.example/"), "leave --serve and --base-url out"),
         (("laion", "--port", "0"), "--port 0 needs --serve"),
     ],

@@ -67,7 +67,7 @@ def test_the_help_says_what_is_listed_of_a_rejected_image(tmp_path):
     assert listed == ["train", "rejected", "undecodable", "cats/my=20bad", "cats/my bad", detail]
     words = " ".join(inspected("--help").split())
     assert (
-        "split, status, reason, key, then the URL of a row, or the path of an image and the problem. A "
+        "split, status, reason and key, then the row's URL, or the image's path and problem. A "
         "finished dataset no longer has the paths, and shows the keys as text."
     ) in words
 
@@ -116,7 +116,7 @@ def test_images_of_two_splits_are_named_in_text_json_and_page(leaking, tmp_path)
 def test_duplicates_of_each_split_are_counted_in_text_and_json(leaking):
     lines = [" ".join(line.split()) for line in inspected(leaking).splitlines() if line.startswith("  duplicates ")]
     assert lines == [
-        "duplicates 1 among all 4 images (same size and CRC32C as an earlier one)",
+        "duplicates 1 among all 4 images (same size and CRC32C as an earlier image)",
         "duplicates none among all 3 images",
     ]
     splits = json.loads(inspected(leaking, "--json"))["splits"]

@@ -84,7 +84,7 @@ def test_a_function_that_hangs_is_ended(root):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--column", "x=captions.parquet"], "name with --on the column of the table"),
+        (["--column", "x=captions.parquet"], "a table needs a column with the keys; name it with --on"),
         (["--column", f"x={FUNCTION}", "--on", "key"], "--column x is not a table such as captions.parquet"),
         (
             ["--column", "x=phsh"],

@@ -174,7 +174,7 @@ def test_unknown_lines_are_an_exit_code_unless_they_are_allowed(dataset, tmp_pat
     found = json.loads(succeeds(*words, "--allow-missing", "--json").stdout)
     assert (found["samples"], found["shards"], found["revision"]) == ({"train": 1}, 1, 2)
     again = succeeds(*words, "--allow-missing")
-    assert "no such samples; revision 2 stays" in again.stdout
+    assert "no such samples; the dataset stays at revision 2" in again.stdout
     assert not (root / "_change").exists()
 
 
@@ -200,7 +200,7 @@ def test_what_cannot_be_changed_is_refused_and_left_as_it_was(dataset, made, tmp
     with pytest.raises(UsageError, match="no dataset there"):
         dataprep.remove(tmp_path, keys=some)
     dataprep.adopt(write_files(tmp_path / "others", {"train/a/1.jpg": picture(1), "train/b/2.jpg": picture(2)}))
-    with pytest.raises(UsageError, match="its files were adopted, and are not changed"):
+    with pytest.raises(UsageError, match="its files were adopted, so dataprep does not change them"):
         dataprep.remove(tmp_path / "others", keys=some)
     (root / "_change").mkdir()
     (root / CHANGE_JSON).write_text(

@@ -74,7 +74,9 @@ def test_without_credentials_a_dry_run_names_the_command_that_prices_a_copy(tmp_
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
     words = ("gs://from-eu/imagenet", "--to", "gs://to-us/imagenet")
     known = 'run "gcloud auth application-default login"'
-    command = "`dataprep check-region URL --bucket-location PLACE --dataset-bytes SIZE --zone ZONE` needs none"
+    command = (
+        "`dataprep check-region URL --bucket-location PLACE --dataset-bytes SIZE --zone ZONE` needs no credentials"
+    )
     with pytest.raises(CredentialsError) as dry:
         invoke(*words, "--dry-run")
     assert known in str(dry.value)
@@ -107,7 +109,7 @@ def test_a_card_that_stays_at_the_target_is_named(source, target):
     run = invoke(source, "--to", target, "--dry-run")
     planned = replicate(source, "--to", target, "--dry-run")["copies"][0]
     storage.delete("README.md")
-    assert "  keep      README.md: another is there already, and stays\n" in run.stdout
+    assert "  keep      README.md: the target has its own already, which stays\n" in run.stdout
     assert (planned["objects"], planned["standing"], planned["kept"]) == (11, 0, ["README.md"])
 
 
@@ -198,7 +200,7 @@ def test_a_loader_reads_the_copy_in_its_region_and_says_so_once(american_vm, sou
             assert loader.dataset.url == target
             keys = next(iter(loader)).keys
     assert [record.message for record in caplog.records] == [
-        f"dataprep: reading the copy at {target} in place of {source}: co-located, in us-central1"
+        f"dataprep: reading the copy at {target} instead of {source}: co-located, in us-central1"
     ]
     with open_loader(target, batch_size=8, image_size=32, threads=1) as loader:
         assert next(iter(loader)).keys == keys

@@ -28,8 +28,8 @@ def test_a_dry_run_counts_rows_by_reason(fetched):
         "rows": len(PASSING),
         "reasons": {"http 503": 3, "http 429": 1, "http 500": 1},
     }
-    assert called(url, "--dry-run", "--reason", "http 404") == (f"{url}: 2 rows would be tried again\n  http 404: 2\n")
-    assert called(url, "--dry-run", "--all").startswith(f"{url}: {len(FAULTS)} rows would be tried again\n")
+    assert called(url, "--dry-run", "--reason", "http 404") == (f"{url}: 2 rows would be retried\n  http 404: 2\n")
+    assert called(url, "--dry-run", "--all").startswith(f"{url}: {len(FAULTS)} rows would be retried\n")
 
 
 def test_a_mistyped_reason_is_an_error_and_one_that_no_row_has_is_not(fetched):
@@ -42,7 +42,9 @@ def test_a_mistyped_reason_is_an_error_and_one_that_no_row_has_is_not(fetched):
         )
         assert " host busy, " in line
         assert line.endswith("; did you mean timeout?")
-    assert called(url, "--reason", "timeout", "--workers", 1).startswith(f"{url}: no rows to try; revision 1 stays\n")
+    assert called(url, "--reason", "timeout", "--workers", 1).startswith(
+        f"{url}: no rows to retry; the dataset stays at revision 1\n"
+    )
 
 
 def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
@@ -58,4 +60,4 @@ def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     assert {name: storage.read(name) for name in cards} == cards
     storage.replace(README, cards_of(read_manifest(storage))[README], b"edited")
     check_built(url)
-    assert called(url, "--workers", 1).startswith(f"{url}: no rows to try; revision 2 ")
+    assert called(url, "--workers", 1).startswith(f"{url}: no rows to retry; the dataset stays at revision 2 ")

@@ -97,7 +97,7 @@ def test_a_malformed_variable_is_refused_and_not_printed(pod, text):
 
 def test_a_run_with_other_variables_is_another_run_and_none_of_them_is_shown(pod):
     tpu("run", "--run", "r", *QUICK, "--env", "KEY=other", "--", "true")
-    with pytest.raises(UsageError, match="run r had other variables; choose another --run, or") as refused:
+    with pytest.raises(UsageError, match="run r had different variables; choose a different --run, or") as refused:
         tpu("run", "--run", "r", *QUICK, "--env", f"KEY={SECRET}", "--", "true")
     assert SECRET not in str(refused.value)
 
@@ -118,7 +118,7 @@ def test_when_one_worker_fails_the_others_are_ended(pod):
         "run", "--run", "r", *QUICK, "--grace-s", "60", "--", *counting('[ -e "$HOME/fails" ] && exit 7; sleep 600')
     )
     assert result.exit_code == 1
-    assert "worker 1: exit code 7; the others would wait for it and are ended" in result.stderr
+    assert "worker 1: exit code 7; the other workers would wait for it, so they are ended" in result.stderr
     assert "worker 0: ended by signal 15" in result.stderr
     assert not any(is_running(int(pid)) for worker in range(2) for pid in starts(pod, worker))
 
@@ -366,7 +366,7 @@ def test_profile_makes_one_run_of_all_workers(pod):
     }
     with pytest.raises(UsageError, match="no traces on any worker; train with --profile-steps A:B"):
         tpu("profile", "empty", "traces")
-    with pytest.raises(UsageError, match="traces in a bucket are in one place already"):
+    with pytest.raises(UsageError, match="traces in a bucket are already in one place"):
         tpu("profile", "gs://bucket/logs", "traces")
 
 
@@ -390,7 +390,7 @@ def test_profile_now_asks_the_run_on_every_worker_and_collects_its_trace_alone(p
     }
     with pytest.raises(UsageError, match="logs is on the workers; give it and a folder here"):
         tpu("profile", "--now", "5s")
-    with pytest.raises(UsageError, match=r"--run other: expected one of the runs that are running: mae"):
+    with pytest.raises(UsageError, match=r"--run other: expected a run in progress: mae"):
         tpu("profile", "--now", "5s", "--run", "other")
 
 

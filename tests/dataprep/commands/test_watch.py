@@ -57,5 +57,5 @@ def test_watching_a_training_ends_after_its_last_line(tmp_path):
 
 
 def test_with_once_there_must_be_something_to_see(tmp_path):
-    with pytest.raises(UsageError, match="no build, no training and no dataset there"):
+    with pytest.raises(UsageError, match="no build, training run or dataset there"):
         command.main([str(tmp_path / "nothing"), "--once"], standalone_mode=False)

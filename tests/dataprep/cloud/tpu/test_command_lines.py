@@ -154,7 +154,7 @@ def test_every_field_of_a_request_becomes_a_flag_of_gcloud(cloud):
         ("v6e-8", {"flex_start": True, "max_run": "169h"}, "flex-start gives a TPU for 7d at most"),
         ("v6e-8", {"flex_start": True, "max_run": "0d"}, "flex-start gives a TPU for 7d at most"),
         ("v6e-8", {"flex_start": True, "max_run": "soon"}, "expected a duration such as 7d, 36h or 90m"),
-        ("tpu7x-2x2x4", {"flex_start": True, "valid_until": "2h"}, "has no limit for its waiting"),
+        ("tpu7x-2x2x4", {"flex_start": True, "valid_until": "2h"}, "the wait for a group of machines has no limit"),
     ],
 )
 def test_requests_that_no_service_can_fulfil_are_refused(accelerator, options, said):

@@ -48,7 +48,7 @@ def test_success_without_a_reply_is_an_answer_that_was_lost(pod, fleet):
     (pod.home(1) / worker_program()[1]).write_text("")
     answered, lost = fleet.call("state", "r")
     assert (answered.code, answered.reply["state"]) == (0, "absent")
-    assert (lost.code, lost.trouble) == (None, "its answer was lost")
+    assert (lost.code, lost.trouble) == (None, "its response was lost")
 
 
 def test_the_error_that_the_program_told_is_the_trouble(fleet):

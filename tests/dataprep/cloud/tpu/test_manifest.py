@@ -119,7 +119,7 @@ def test_a_queue_of_kueue_is_a_label():
 
 @pytest.mark.parametrize("quantity", ["", "x", "-1", "1.5Gi", "3 Gi"])
 def test_a_part_requests_quantities_of_kubernetes(quantity):
-    with pytest.raises(UsageError, match="expected a quantity of Kubernetes, such as 4, 500m or 3Gi"):
+    with pytest.raises(UsageError, match="expected a Kubernetes quantity, such as 4, 500m or 3Gi"):
         manifest(build=BUILD, part_cpu="500m", part_memory=quantity)
 
 
@@ -134,7 +134,7 @@ def test_a_part_requests_quantities_of_kubernetes(quantity):
         ("v6e-8", {"mode": "reservation"}, "belong together"),
         ("v6e-8", {"reservation": "r"}, "belong together"),
         ("v6e-8", {"max_run": "1d"}, "add `mode` flex-start"),
-        ("v6e-8", {"mode": "flex-start", "max_run": "1d"}, "`max_run` 1d: only Kueue asks for nodes for so long"),
+        ("v6e-8", {"mode": "flex-start", "max_run": "1d"}, "`max_run` 1d: only Kueue can request nodes for that long"),
         ("v6e-8", {"mode": "flex-start", "queue": "q", "max_run": "8d"}, "flex-start gives nodes for 7d at most"),
         ("v6e-8", {"mode": "flex-start", "queue": "q", "max_run": "soon"}, "expected a duration such as 7d"),
     ],

@@ -235,7 +235,7 @@ def test_a_share_that_cannot_be_mounted_is_an_error_after_some_attempts(machine,
 def test_a_folder_with_another_share_is_left_alone(machine, share):
     call(machine, "mount", "server:/vol", str(share), "--delay-s=0")
     said = call(machine, "mount", "server:/other", str(share), "--delay-s=0")["error"]
-    assert said == f"{share} is server:/vol, expected server:/other; unmount it, or choose another folder"
+    assert said == f"{share} is server:/vol, expected server:/other; unmount it, or choose a different folder"
     assert "server:/vol" in (machine / "root/proc/mounts").read_text()
 
 
