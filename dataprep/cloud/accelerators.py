@@ -184,7 +184,11 @@ def zone_refusal(region: str, accelerator: Accelerator | None = None) -> str:
     kinds = generations() if accelerator is None else [what]
     known = sorted({zone for kind in kinds for zone in known_zones(kind)})
     inside = [zone for zone in known if zone.startswith(f"{region}-")]
-    zones = f"its zones known to have {what} are" if inside else f"no zone of it is known to have {what}; others are"
+    zones = (
+        f"its zones known to have {what} are"
+        if inside
+        else f"none of its zones is known to have {what}; other zones are"
+    )
     return f"`zone` {region!r}: a region, not a zone; {zones} {', '.join(inside or known)}, perhaps more"
 
 

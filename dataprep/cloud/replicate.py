@@ -141,7 +141,7 @@ def plan_copy(source_url: str, target_url: str, phases: Phases) -> Copying:
     strange = next((name for name in present if name not in wanted and name != REPLICAS and _top(name) in tops), None)
     if strange is not None:
         raise ConflictError(
-            f"{target.url_of(strange)}: not part of {source.url}, but readers would take it for a part; give a "
+            f"{target.url_of(strange)}: not part of {source.url}, but readers would take it for data; give a "
             "different place, or remove it"
         )
     existing, kept = wanted.keys() & present.keys(), []

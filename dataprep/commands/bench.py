@@ -77,7 +77,7 @@ def _print(table: BenchTable) -> None:
     length = f"{batches:,} batches" if batches else f"{settings['seconds']:g} s"
     _say(
         console,
-        f"Medians of {rounds} round{'s' if rounds != 1 else ''}, each of {length} after the first ones; batches of "
+        f"Medians of {rounds} round{'s' if rounds != 1 else ''}, each of {length} after the first batches; batch size "
         f"{settings['batch_size']:,}, {settings['image_size']} px, random-resized crop and flip, bicubic; "
         f"{settings['workers']} workers, limited to as many of {table.machine['cores']} cores. Memory: peaks of the "
         "largest process, and of all.",

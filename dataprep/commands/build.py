@@ -77,7 +77,7 @@ class ImageBuild(Run):
         group=WRITE,
     )
     num_shards: int | None = option("Number of shards per split, instead of `shard_bytes`.", default=None, group=WRITE)
-    seed: int = option("Seed of the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
+    seed: int = option("Seed for the order of the samples.", default=0, high=MOST_SEED, group=WRITE)
     tfds_name: str | None = option(
         "Name for tfds.load, such as imagenet2012, with the output in …/NAME/VERSION; records also get the feature "
         "file_name.",
@@ -342,7 +342,7 @@ class OwnBuild(ImageBuild):
         group=LABELS,
     )
     default: Pairs = option(
-        "Value for pictures that have none in this column; may be repeated.",
+        "Value for pictures without a value in this column; may be repeated.",
         default_factory=dict,
         metavar="COLUMN=VALUE",
         group=READ,

@@ -263,7 +263,7 @@ class BuildLaion(WebRequest, Run):
         "Keep only rows in this language; may be repeated.", default=(), metavar="CODE", group=READ
     )
     verify_hash: Literal["md5", "sha256"] | None = option(
-        "Reject images whose hash differs from the one in the table.", default=None, group=READ
+        "Reject images whose hash differs from the hash in the table.", default=None, group=READ
     )
     image_size: int = option("Size of the resized images.", default=256, metavar="PIXELS", group=IMAGES)
     resize_mode: collect.ResizeMode = option(

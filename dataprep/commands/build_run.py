@@ -81,7 +81,7 @@ class LocalRun(Watched):
         "Number of worker processes.",
         default_factory=available_cores,
         low=1,
-        shown="cores of this machine",
+        shown="number of cores",
         group=WHERE,
     )
 

@@ -142,7 +142,7 @@ def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
     click.echo(
         f"  deleted     kept for {request.soft_delete_days} days"
         if request.soft_delete_days
-        else "  deleted     at once"
+        else "  deleted     immediately"
     )
 
 

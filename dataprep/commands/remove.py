@@ -152,7 +152,7 @@ class Removal:
             return f"{self.url}: no such samples; the dataset stays at revision {self.revision}"
         lines = [
             f"{self.url}: revision {self.revision} without {counted(sum(self.samples.values()), 'sample')}; "
-            f"{counted(self.shards, 'shard')} rewritten, of {human_bytes(self.num_bytes)}"
+            f"{counted(self.shards, 'shard')} rewritten ({human_bytes(self.num_bytes)})"
         ]
         return "\n".join([*lines, *self.notes])
 

@@ -89,7 +89,7 @@ class Select(Watched):
         open_low=True,
         group=READ,
     )
-    seed: int = option("Seed of the draw.", default=0, low=0, group=READ)
+    seed: int = option("Seed of the random draw.", default=0, low=0, group=READ)
     allow_missing: bool = option("Accept lists with samples that do not exist.", default=False, group=OTHER)
     refresh: bool = option(
         "Recreate an existing view with the same options, after the dataset has changed.", default=False, group=OTHER

@@ -255,7 +255,7 @@ def _notes(wanted: command_lines.CreateTpu) -> list[str]:
     known = known_zones(generation, "flex-start")
     if wanted.flex_start and zone not in known:
         named = f"named only {', '.join(known)}" if known else "named no zone"
-        notes.append(f"flex-start of {generation} in {zone} is not confirmed: Google's pages that were read {named}")
+        notes.append(f"flex-start of {generation} in {zone} is not confirmed: Google's pages, when last read, {named}")
     return notes
 
 

@@ -114,24 +114,24 @@ class Progress(AdoptProgress, Protocol):
 class BenchRequest(Request):
     """Measure how fast the loader delivers the images of each URL.
 
-    A URL is a dataset of dataprep, an image folder, tars (several tars are one dataset, and `{000..146}` is expanded),
-    or a TFDS directory. Each round is a separate process; the table shows medians. The scripts in benchmarks/ compare
-    other loaders with ours.
+    A URL is a dataprep dataset, an image folder, tars (several tars are one dataset, and `{000..146}` is expanded), or
+    a TFDS directory. Each round is a separate process; the table shows medians. The scripts in benchmarks/ compare our
+    loader with others.
     """
 
-    urls: Texts = option("Datasets of any origin.", metavar="URL...", kw_only=False, group=READ)
-    split: str = option("Split that is read.", default="train", group=READ)
-    batch_size: int = option("Images in a batch.", default=128, low=1, group=IMAGES)
-    image_size: int = option("Sides of the cropped images, pixels.", default=224, low=1, group=IMAGES)
+    urls: Texts = option("Datasets of any kind.", metavar="URL...", kw_only=False, group=READ)
+    split: str = option("Split to read.", default="train", group=READ)
+    batch_size: int = option("Images per batch.", default=128, low=1, group=IMAGES)
+    image_size: int = option("Side of the cropped images, in pixels.", default=224, low=1, group=IMAGES)
     workers: int = option(
-        "Threads of the loader, and cores that it may use.",
+        "Number of loader threads, and of cores that the loader may use.",
         default_factory=available_cores,
         low=1,
-        shown="cores of this machine",
+        shown="number of cores",
         group=WHERE,
     )
     seconds: float | None = option(
-        "Seconds to measure in each round, not counting the first batches.",
+        "Seconds to measure in each round, after the first batches.",
         default=None,
         low=0,
         open_low=True,
@@ -140,7 +140,7 @@ class BenchRequest(Request):
     batches: int | None = option("Length of each round, in batches, instead of `seconds`.", default=None, low=1)
     rounds: int = option("Number of rounds.", default=5, low=1)
     compare: Path | None = option(
-        "Compare the rates with an earlier run, whose --json is in this file.", default=None, metavar="FILE"
+        "Compare the rates with an earlier run's --json output in this file.", default=None, metavar="FILE"
     )
 
     def __post_init__(self) -> None:

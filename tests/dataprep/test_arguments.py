@@ -237,7 +237,7 @@ def test_defaults_in_words_are_shown_without_parentheses():
         for command in (build.get_command(click.Context(build), "folder"), build_laion)
         for option in command.params
     }
-    for name, shown in (("--workers", "cores of this machine"), ("--shard-bytes", "256MiB"), ("--max-body", "20MiB")):
+    for name, shown in (("--workers", "number of cores"), ("--shard-bytes", "256MiB"), ("--max-body", "20MiB")):
         assert f"[default: {shown}" in str(options[name].get_help_record(click.Context(build_laion)))
 
 

@@ -47,7 +47,7 @@ def test_a_missing_gcloud_is_an_error_of_its_own(monkeypatch):
 
 
 def test_a_command_that_does_not_end_is_undecided(plays):
-    with pytest.raises(UndecidedError, match="gcloud compute list: no answer in 0 s; run the same command again"):
+    with pytest.raises(UndecidedError, match="gcloud compute list: no response in 0 s; run the same command again"):
         plays("exec sleep 60").run(["gcloud", "compute", "list", "--quiet"], timeout_s=0.2)
 
 

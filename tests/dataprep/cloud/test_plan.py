@@ -26,8 +26,8 @@ def test_loose_pictures_are_read_with_a_request_each_and_the_sentence_says_so():
     found = planned(**V5E, **LOOSE)
     assert found.sentence.startswith("v5litepod-64 is fed with ")
     assert found.sentence.endswith(
-        " But objects of 92.9 kB need 57,600 requests/s, but a bucket serves only about 5,000 at first, and more as "
-        "the load grows: pack them into shards (dataprep build folder), which need 2,550."
+        " However, objects of 92.9 kB need 57,600 requests/s, but a bucket serves only about 5,000 at first, and more "
+        "as the load grows: pack them into shards (dataprep build folder), which need 2,550."
     )
     assert found.load.line.endswith(f" in 57,600 requests/s of 92.9 kB, {BEYOND}")
     load = found.document()["bucket"]

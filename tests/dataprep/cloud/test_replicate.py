@@ -237,7 +237,7 @@ def test_a_conflict_of_an_upload_says_what_to_do(finished, target):
 def test_a_strangers_file_inside_would_be_taken_for_data(sources, target):
     open_storage(target).create("train/more.tar", b"x")
     open_storage(target).create("notes/README", b"x")  # is not in the way
-    with pytest.raises(ConflictError, match=r"train/more\.tar: not part of .*, but readers would take it for one"):
+    with pytest.raises(ConflictError, match=r"train/more\.tar: not part of .*, but readers would take it for data"):
         plan_copy(sources(), target, dataset_phases(open_storage(sources()), shape_faults))
 
 

@@ -93,11 +93,11 @@ def test_flex_start_in_a_zone_that_no_page_names_is_noted(cloud):
     result = tpu("create", "--type", "v6e-16", "--flex-start", "--max-run", "12h")
     assert cloud.names("request") == {"my-tpu"}
     assert (
-        "flex-start of v6e in us-central2-b is not confirmed: Google's pages that were read named only us-east5-a, "
+        "flex-start of v6e in us-central2-b is not confirmed: Google's pages, when last read, named only us-east5-a, "
         "asia-northeast1-b" in result.stderr
     )
     said = tpu("create", "--type", "v4-32", "--flex-start", "--dry-run").stderr
-    assert "flex-start of v4 in us-central2-b is not confirmed: Google's pages that were read named no zone" in said
+    assert "flex-start of v4 in us-central2-b is not confirmed: Google's pages, when last read, named no zone" in said
 
 
 def test_plan_names_the_zones_of_provisioning_modes_and_translated_names(cloud):

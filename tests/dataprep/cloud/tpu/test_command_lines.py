@@ -207,7 +207,7 @@ def test_malformed_zones_are_refused(zone):
     [
         ("europe-west4", None, "its zones known to have TPUs are europe-west4-a, europe-west4-b, perhaps more"),
         ("europe-west4", "v5litepod-16", "its zones known to have v5e are europe-west4-b, perhaps more"),
-        ("europe-west4", "v4-32", "no zone of it is known to have v4; others are us-central2-b, perhaps more"),
+        ("europe-west4", "v4-32", "none of its zones is known to have v4; other zones are us-central2-b, perhaps more"),
     ],
 )
 def test_a_region_is_refused_with_its_zones_that_have_the_tpu(region, tpu, said):

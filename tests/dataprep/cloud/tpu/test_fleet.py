@@ -58,7 +58,7 @@ def test_the_error_that_the_program_told_is_the_trouble(fleet):
 
 def test_a_malformed_answer_is_an_error_in_one_line(pod, fleet):
     (pod.home(1) / worker_program()[1]).write_text("""print('@dataprep {"files": [1]}')""")
-    with pytest.raises(StorageError, match=r"worker 1: its answer: \$\.files: expected object, got \[1\]; run"):
+    with pytest.raises(StorageError, match=r"worker 1: its response: \$\.files: expected object, got \[1\]; run"):
         fleet.call("traces", "logs")
 
 
