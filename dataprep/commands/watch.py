@@ -27,8 +27,8 @@ Examples:
   dataprep watch runs/mae --once --json
 
 \b
-Exit codes: 0 the dataset is complete, the training run has ended, or --once was given; 1 a file is damaged, or a disk or
-bucket failed; 2 wrong usage, or nothing there with --once; 130 ended by Ctrl-C.
+Exit codes: 0 the dataset is complete, the training run has ended, or --once; 1 a file is damaged, or a disk or bucket
+failed; 2 wrong usage, or nothing there with --once; 130 ended by Ctrl-C.
 """
 
 
