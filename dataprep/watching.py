@@ -20,8 +20,8 @@ from dataprep.messages import counted, duration, printable
 from dataprep.storage import ObjectInfo, Storage, open_storage
 
 BUILDING, TRAINING, ENDED, COMPLETE, ABSENT = "building", "training", "ended", "complete", "absent"
-"""States of a run. `ended`: a training has done all of its steps; `complete`: the dataset is finished; `absent`: there is
-nothing to watch yet, or no longer."""
+"""States of a run. `ended`: a training run has done all its steps; `complete`: the dataset is finished; `absent`: there
+is nothing to watch yet, or no longer."""
 SILENT_AFTER_S = 60.0
 """Seconds without progress after which a line says so."""
 MAX_READ = 64

@@ -254,7 +254,7 @@ def _labels(read: _ReadData, texts: tuple[str, ...]) -> Iterator[str]:
         without = f", {unused:,} of them without an image" if unused else ""
         yield (
             f"labels are integers from {min(used):,} to {max(used):,} and stay as they are: "
-            f"{counted(len(read.classes), 'class')}{without}; `class_names` FILE gives them names"
+            f"{counted(len(read.classes), 'class')}{without}; dataprep adopt with `class_names` FILE names them"
         )
     elif read.classes and not read.found.images and read.found.kind != "tfds":  # names that the user gives
         used = set[int]().union(*(result.labels for result in read.results))

@@ -300,8 +300,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
 
     def _note_passed_over(self, tree: trees.Tree) -> None:
         if tree.passed_over:
-            counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()))
-            self._notes.append(f"skipped: {counts}")
+            counts = ", ".join(f"{count:,} {suffix}" for suffix, count in sorted(tree.passed_over.items()) if count)
+            self._notes.extend([f"skipped: {counts}"] if counts else ())
         if tree.unused_table is not None:
             unpacked = "" if tree.unused_table.is_loose else "unpacked, "
             packed = sorted({image.source for image in tree.images if not image.is_loose} if not unpacked else ())
@@ -313,8 +313,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
                 unpacked = f"after {' && '.join(unpack)}, "
             self._notes.append(
                 f"{shown('/'.join(tree.unused_table.parts))} is skipped: {unpacked}{_table_command(tree)} builds the "
-                f"pictures that it names; or call it metadata.csv, metadata.jsonl or metadata.parquet, with their paths "
-                f"in a column {FILE_COLUMN}, and its rows describe the pictures here"
+                f"pictures that it names; or call it metadata.csv, metadata.jsonl or metadata.parquet, with paths in a "
+                f"column {FILE_COLUMN}, and its rows describe the pictures here"
             )
         if tree.unused_archive:
             folder = tree.unused_archive.rpartition("/")[0]
@@ -557,7 +557,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         """Choose whether folders with these names, which hold all images, are classes."""
         if len(names) == 1:
             self._notes.append(
-                f"warning: no labels: all images are in one folder, {names[0]}; `label_from` folder makes it the only class"
+                f"warning: no labels: all images are in one folder, {names[0]}; `label_from` folder makes it the only "
+                "class"
             )
             return own_pictures.NO_LABELS
         self._notes.append(

@@ -217,7 +217,7 @@ class UnusableImages:
 
     def _lack(self, table: image_tables.ImageTable, missing: own_pictures.Examples, rows: int) -> str:
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"
-        return where + (" (its JSON lists all)" if missing.count > own_pictures.SHOWN_EXAMPLES else "")
+        return where + (" (the JSON output lists all)" if missing.count > own_pictures.SHOWN_EXAMPLES else "")
 
 
 def is_read(image: str) -> bool:

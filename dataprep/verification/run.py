@@ -114,7 +114,7 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """Verdict: `complete`, `differs`, or `undecided` if something could not be read and everything else is right."""
+        """Verdict: `complete`, `differs`, or `undecided` if something could not be read and the rest is right."""
         faults = set(self.counts) - WARNINGS
         if faults - UNPROVED:
             return "differs"

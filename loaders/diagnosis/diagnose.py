@@ -147,7 +147,7 @@ def _diagnosis(
     first_s = observed.steps[0].times.started_s
     timeline = [replace(each.times, started_s=each.times.started_s - first_s) for each in observed.steps]
     return Diagnosis(
-        url=stages.loader.dataset.url,
+        url=stages.loader.dataset.data_url,
         device=stages.device.name,
         verdict=f"Undecided: {notes}" if undecided else verdict(run, fixes),
         limit=run.limit,

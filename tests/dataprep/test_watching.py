@@ -13,10 +13,10 @@ from dataprep.storage import open_storage
 from dataprep.watching import (
     ABSENT,
     BUILDING,
+    COMPLETE,
     ENDED,
     PROFILE_REQUEST,
     TRAINING,
-    COMPLETE,
     BuildSnapshot,
     Pace,
     RunWatch,

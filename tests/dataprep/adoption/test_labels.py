@@ -79,7 +79,7 @@ def test_integers_that_leave_numbers_out_stay_as_they_are_and_are_reported(tmp_p
     adoption = adopt_here(tmp_path)
     assert adoption.notes == (
         "labels are integers from 2 to 5 and stay as they are: 6 classes, 4 of them without an image; "
-        "`class_names` FILE gives them names",
+        "dataprep adopt with `class_names` FILE names them",
     )
     assert [label for _, label, *_ in read_all(tmp_path)[0]] == [2, 5]
 
@@ -94,7 +94,8 @@ def integer_tar(folder, *labels):
 def test_integers_get_the_names_that_are_given(tmp_path):
     data = integer_tar(tmp_path, 0, 1)
     assert adopt_here(data).notes == (
-        "labels are integers from 0 to 1 and stay as they are: 2 classes; `class_names` FILE gives them names",
+        "labels are integers from 0 to 1 and stay as they are: 2 classes; dataprep adopt with `class_names` FILE "
+        "names them",
     )
     names = ("cat", "dog", "emu")
     with pytest.raises(UsageError, match=r"made without `class_names`; add `overwrite`"):

@@ -104,7 +104,9 @@ def test_images_that_cannot_be_used_are_rejected_and_listed_if_the_ratio_allows_
 def test_all_missing_images_are_in_the_json(tmp_path, more):
     source = pictures(tmp_path / "pics", *(f"images/absent-{number}.jpg,1" for number in range(5)))
     run = refuses(*command(source, tmp_path / "out", "--json", *more))
-    assert "5 of 25 images are not below" in run.stderr and "... (its JSON lists all); put them there" in run.stderr
+    assert (
+        "5 of 25 images are not below" in run.stderr and "... (the JSON output lists all); put them there" in run.stderr
+    )
     found = json.loads(run.stdout)
     assert found["missing"] == [
         {"image": f"images/absent-{number}.jpg", "row": f"'data.csv' line {22 + number}"} for number in range(5)

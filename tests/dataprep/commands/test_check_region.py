@@ -170,7 +170,8 @@ def test_a_given_location_and_size_cost_what_a_bucket_that_is_looked_up_costs(no
         assert given[name] == seen[name], name
     assert given["commands"] == [
         seen["commands"][0],
-        "dataprep replicate gs://multi-eu --to gs://NEW-BUCKET --max-usd 8     # if dataprep wrote the data; refused above $8",
+        "dataprep replicate gs://multi-eu --to gs://NEW-BUCKET --max-usd 8     "
+        "# if dataprep wrote the data; refused above $8",
         seen["commands"][1] + "     # if not; --objects makes its price exact",
     ]
 

@@ -118,6 +118,7 @@ def test_a_dataset_is_copied_by_replicate_also_if_its_size_is_given(uploaded):
     asked = CheckRegion(urls=url, dataset_bytes=MIB)
     report = examine(url, THERE, asked, published_prices(), located=given)
     assert report.commands[1:] == [
-        f"dataprep replicate {url} --to gs://NEW-BUCKET/sized --max-usd 1     # if dataprep wrote the data; refused above $1",
+        f"dataprep replicate {url} --to gs://NEW-BUCKET/sized --max-usd 1     "
+        "# if dataprep wrote the data; refused above $1",
         f"gcloud storage cp -r {url} gs://NEW-BUCKET/     # if not; `objects` makes its price exact",
     ]

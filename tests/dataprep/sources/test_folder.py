@@ -396,7 +396,7 @@ def test_folders_of_splits_are_no_classes_where_pictures_lie_deeper(tmp_path):
 
 def test_a_table_above_its_pictures_is_told_their_folder(tmp_path):
     write_files(tree(tmp_path, "pics/1.jpg", "pics/2.jpg"), {"captions.csv": "file,caption\n1.jpg,one\n2.jpg,two\n"})
-    with pytest.raises(SourceError, match="where the paths begin, such as 'pics', which has '1.jpg'$"):
+    with pytest.raises(SourceError, match=r"where the paths begin, such as 'pics', which has '1\.jpg'$"):
         configured("table", own=OwnData(name="pets")).opened(open_originals(str(tmp_path)))
 
 

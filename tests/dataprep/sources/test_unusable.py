@@ -52,7 +52,7 @@ def test_nothing_is_said_of_images_that_can_be_used(tmp_path):
             4,
             (
                 "4 of 200 images are not below",
-                "'2.jpg' (line 4), ... (its JSON lists all); put them there, or remove the",
+                "'2.jpg' (line 4), ... (the JSON output lists all); put them there, or remove the",
             ),
         ),
         (4, ("rows, or have them rejected and listed with `max_reject_ratio` 0.025;",)),
