@@ -162,7 +162,7 @@ class Run(Guarded, NamedTpu, EngineRun):
     )
     append: bool = option(
         "Add samples that are new in the source to the dataset at `output`, as new shards. Existing samples are "
-        "compared but not changed; all options must match the dataset's.",
+        "compared but not changed; all options must match the dataset's. Not for URL tables and conversions.",
         default=False,
         group=WRITE,
     )

@@ -24,7 +24,7 @@ from dataprep.arguments import (
     texts,
 )
 from dataprep.cloud.buckets import cache_command
-from dataprep.cloud.cost import Amount, Cost, epochs_to_pay, reading_cost
+from dataprep.cloud.cost import GIB, Amount, Cost, epochs_to_pay, reading_cost
 from dataprep.cloud.offers import (
     CACHE,
     COPY,
@@ -63,7 +63,7 @@ from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import CredentialsError, DataprepError, FormatError, StorageError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.messages import first_line, printable, usd
+from dataprep.messages import counted, first_line, printable, usd
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.gcs_location import DEADLINES, LIST_CACHES, BucketLocation, StoredObject, stored_objects
 
@@ -302,7 +302,7 @@ def _print_report(report: RegionReport, asked: CheckRegion) -> None:
     _line("reader", placed.where or "not known: no metadata server; give `zone` or `tpu`")
     _line("verdict", f"{found.kind}{price}: {found.reason}")
     _print_costs(report, asked)
-    _print_advice(report, asked.months)
+    _print_advice(report, asked)
     for note in report.notes:
         _line("note", note)
 
@@ -318,22 +318,23 @@ def _print_costs(report: RegionReport, asked: CheckRegion) -> None:
     _line("training", f"{often}: {_shown(report.training)}")
 
 
-def _print_advice(report: RegionReport, months: float) -> None:
+def _print_advice(report: RegionReport, asked: CheckRegion) -> None:
     if report.replica is not None:
         replica, found = report.replica
         _line("do", f"read the copy at {replica.url}, as loaders do automatically: {found.kind}, {found.reason}")
     if report.copy is None:
         return
     epochs = report.copy_epochs
-    pays = f"it pays off after {epochs:,} epoch{'s' if epochs > 1 else ''}" if epochs else "it never pays off"
+    pays = f"it pays off after {counted(epochs, 'epoch')}" if epochs else "it never pays off"
+    is_cheaper = epochs is not None and asked.epochs >= epochs
+    what = "copy it near the reader" if is_cheaper else "read it where it is; a copy near the reader"
     _line(
         "do",
-        f"copy it near the reader: {usd(report.copy.once.total)} once, then {usd(report.copy.kept)} per month to keep "
-        f"it; {pays}",
+        f"{what}: {usd(report.copy.once.total)} once, then {usd(report.copy.kept)} per month to keep it; {pays}",
     )
     region_options.echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
-        _line(offer.kind, offer.line(months=months))
+        _line(offer.kind, offer.line(months=asked.months))
         if offer.kind == CACHE and report.cache_command is not None:
             region_options.echo_commands(CheckRegion, [report.cache_command])
 
@@ -379,6 +380,12 @@ def examine(
     report = RegionReport(placement=_placement(storage.url, where, prices))
     bucket, found = report.placement.bucket, report.placement.verdict
     if bucket is None:
+        if found.usd_per_gib is not None and asked.dataset_bytes is not None:
+            once = int(asked.dataset_bytes) * asked.readings / GIB * found.usd_per_gib
+            report.notes.append(
+                f"one pass costs {usd(once)} without requests, {counted(asked.epochs, 'epoch')} "
+                f"{usd(once * asked.epochs)}"
+            )
         return report
     if bucket.missing_permission:
         report.notes.append(

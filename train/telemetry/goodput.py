@@ -21,7 +21,7 @@ GOODPUT_FILE = "goodput.jsonl"
 COMPUTE, REPEATED, IDLE = "compute", "repeated", "idle"
 CAUSES: Mapping[str, str] = {
     COMPUTE: "",
-    "start": "imports and the index take it: a local disk for the environment, an index_dir for data without a manifest",
+    "start": "imports take it, on a slow disk longer, and the index of data without a manifest, unless it has an index_dir",
     "compile": "keep what is compiled for the next attempt: JAX_COMPILATION_CACHE_DIR in JAX",
     "restore": "keep checkpoints in the region of the machines",
     "input": "the same command with --diagnose says why the run waits for its input",

@@ -212,6 +212,18 @@ def test_a_number_of_objects_prices_their_reads_and_their_copies(no_credentials)
     assert checked(*words[:-1], "5MiB", "--objects", "2")["reading"]["gets"] == 4
 
 
+def test_one_epoch_is_not_worth_a_copy(dataset):
+    run = dataprep("check-region", dataset, "--zone", "us-central1-a")
+    assert "do          read it where it is; a copy near the reader: $" in run.stdout
+    assert run.stdout.index("it pays off after 2 epochs") < run.stdout.index("dataprep replicate")
+
+
+def test_the_price_of_given_bytes_in_s3_is_said(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    (note,) = checked("s3://b/x", "--zone", "us-central1-a", "--dataset-bytes", "100GiB", "--epochs", "3")["notes"]
+    assert note == "one pass costs $9.00 without requests, 3 epochs $27.00"
+
+
 def test_prices_of_a_given_file_are_used(dataset, tmp_path):
     prices = tmp_path / "prices.csv"
     prices.write_text("item,of,where,usd\ntransfer_per_gib,europe-west4,us-central1,0\n")
