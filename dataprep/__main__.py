@@ -34,18 +34,21 @@ def main() -> None:
         print(f"dataprep, version {__version__}")
         return
     if not problem:
-        if will_build(sys.argv[1:]):
-            from dataprep.host.processes import start_fork_server
-
-            with suppress(OSError):  # the pool says what to do
-                start_fork_server(WORKER_MODULES)
         try:
+            if will_build(sys.argv[1:]):
+                from dataprep.host.processes import start_fork_server
+
+                with suppress(OSError):  # the pool says what to do
+                    start_fork_server(WORKER_MODULES)
             from dataprep.cli import main as run
         except ModuleNotFoundError as error:
             problem = (
                 f"package {error.name} is not installed for {sys.executable}; install dataprep with it (pip install .) "
                 "or, in a checkout, run make setup and then .venv/bin/dataprep"
             )
+        except KeyboardInterrupt:
+            print("dataprep: interrupted", file=sys.stderr)
+            sys.exit(130)
         else:
             run()
     print(f"dataprep: {problem}", file=sys.stderr)

@@ -11,6 +11,7 @@ import time
 from functools import cache
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.support.builds import build_arguments, build_warm, command, dataprep, digests
@@ -108,6 +109,21 @@ def _interrupted(arguments: list[object], output: Path) -> tuple[int, str]:
         os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=800)
     return process.returncode, errors
+
+
+def test_ctrl_c_while_a_build_imports_its_modules_is_one_line(originals, tmp_path):
+    arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", *MANY)
+    process = subprocess.Popen(
+        command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    watched = psutil.Process(process.pid)
+    while not any("msgspec" in each.path for child in watched.children() for each in child.memory_maps()):
+        time.sleep(0.005)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=800)
+    # Python ends by the signal, which shells report as 130, if it came within an exec() of the standard library.
+    assert process.returncode in (130, -signal.SIGINT), errors
+    assert errors.strip().startswith("dataprep: interrupted") and len(errors.split("\n")) <= 3, errors
 
 
 def test_ctrl_c_ends_a_build_cleanly_and_a_rerun_continues_it(originals, reference, tmp_path):
