@@ -110,7 +110,7 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
     fraction = re.search(r"; --val-fraction (\S+) leaves some for both", tiny.stderr)[1]
     mended = succeeds("convert", pairs, *words, fraction, "--dry-run")
     smaller = dataprep("convert", pairs, *words, fraction, "--dry-run", "--resize", 32)
-    assert " before --resize; an epoch" in smaller.stdout and "before --resize" not in mended.stdout
+    assert " before --resize\n" in smaller.stdout and "before --resize" not in mended.stdout
 
 
 @pytest.mark.parametrize(
