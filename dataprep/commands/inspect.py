@@ -62,7 +62,7 @@ class Inspect(Billed):
     images with extreme shapes and sizes, and up to 48 images from across the split, with their neighbours in the
     shards; its classes can be searched and sorted.
 
-    With `rejected`, each line is a row or an image, with tab-separated values; with `json`, an entry in "rejected". If
+    With `rejected`, each line is a row or an image, with tab-separated values; with --json, an entry in "rejected". If
     a build of pictures is not finished, its finished shards are listed. Rows of a table of URLs have their latest
     status, from the parquet files next to the shards.
     """
