@@ -155,7 +155,7 @@ def print_unknown(unknown: Sequence[str], of: str) -> None:
         shown = ", ".join(shortened(line, 80) for line in unknown[:_SHOWN])
         more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""
         lines = counted(len(unknown), "line")
-        click.echo(f"{lines} of {of} match no sample: {shown}{more}; --allow-missing accepts that", err=True)
+        click.echo(f"no sample for {lines} of {of}: {shown}{more}; --allow-missing accepts that", err=True)
         raise SystemExit(UNKNOWN)
 
 

@@ -160,7 +160,7 @@ def test_parts_of_two_numbers_share_the_work(seed, groups, workers):
     ("more", "message"),
     [
         (["--part", "1/2", "--overwrite"], "--part with --overwrite: a part that starts late would delete"),
-        (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner, which has workers"),
+        (["--part", "1/2", "--runner", "FnApiRunner"], "--part with --runner FnApiRunner, which has its own workers"),
         (["--part", "auto"], "give --part K/N"),
     ],
 )

@@ -32,7 +32,7 @@ def test_a_build_from_buckets_needs_private_google_access_only():
 
 def test_a_build_from_the_web_needs_cloud_nat_with_its_price():
     _, line = private_worker_lines(laion_plan(), PRIVATE)
-    assert "only through Cloud NAT, which takes about $2,241.04 for 53.5 TB of downloads" in line
+    assert "only through Cloud NAT, which costs about $2,241.04 for 53.5 TB of downloads" in line
 
 
 def test_the_price_that_the_documents_give_for_laion_is_this_one():

@@ -168,7 +168,7 @@ def test_unknown_lines_are_an_exit_code_unless_they_are_allowed(dataset, tmp_pat
     root = dataset("webdataset", "classes")
     words = ["remove", root, "--keys", listed(tmp_path, keys_of(root)[0][0], "nobody")]
     said = command(*words, "--dry-run")
-    assert (said.returncode, "in no sample, 1 line of --keys: nobody" in said.stderr) == (1, True)
+    assert (said.returncode, "no sample for 1 line of --keys: nobody" in said.stderr) == (1, True)
     assert "(dry run: nothing was changed)" in said.stdout
     assert read_manifest(open_storage(str(root))).revision == 1
     found = json.loads(succeeds(*words, "--allow-missing", "--json").stdout)

@@ -242,7 +242,7 @@ def test_the_next_best_copy_is_read_when_the_nearest_is_another_dataset(american
     storage.delete("dataset.json")
     storage.create("dataset.json", manifest.replace(b'"revision": 1', b'"revision": 2'))
     assert url_to_read(source, "warn") == "gs://to-us-east/near"
-    assert f"{target}, a copy of {source}, is not read: another dataset.json exists there" in caplog.text
+    assert f"{target}, a copy of {source}, is not read: a different dataset.json exists there" in caplog.text
     remove_all("gs://to-us-east/near")
     assert url_to_read(source, "warn") == source
 

@@ -41,7 +41,7 @@ def test_a_list_that_names_no_sample_is_an_exit_code_unless_it_is_allowed(shards
     (tmp_path / "list.txt").write_text("nobody\n")
     words = ["select", shards, "--name", "listed", "--except", tmp_path / "list.txt"]
     refused = dataprep(*words)
-    assert (refused.returncode, "in no sample, 1 line of --except: nobody" in refused.stderr) == (1, True)
+    assert (refused.returncode, "no sample for 1 line of --except: nobody" in refused.stderr) == (1, True)
     assert json.loads(dataprep(*words, "--json").stdout)["unknown"] == ["nobody"]
     succeeds(*words, "--allow-missing")
 

@@ -108,7 +108,7 @@ def test_the_same_run_again_follows_it_and_another_command_is_refused(pod):
     assert tpu("run", "--run", "r", *QUICK, "--", *counting("sleep 1; echo ended")).stdout == "ended\n"
     assert tpu("run", "--run", "r", *QUICK).stdout == "ended\n"
     assert [len(starts(pod, worker)) for worker in range(2)] == [1, 1]
-    with pytest.raises(UsageError, match=r"run r had another command: sh -c .*; choose another --run"):
+    with pytest.raises(UsageError, match=r"run r had a different command: sh -c .*; choose a different --run"):
         tpu("run", "--run", "r", "--", "true")
 
 
