@@ -131,7 +131,7 @@ def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
     document = json.loads(out)
     assert (document["cost"]["cpu_ms"], document["cost"]["num_bytes"]) == (2.0, 100_000.0)
     assert document["cost"]["source"] == "bench.json"
-    with pytest.raises(UsageError, match="was measured at 224 pixels, and --image-size is 448"):
+    with pytest.raises(UsageError, match="was measured at 224 pixels, but --image-size is 448"):
         plan_input(*MAE, "--measured", path)
     with pytest.raises(UsageError, match=r"bench\.json has no torchvision; it has dataprep"):
         plan_input(*RESNET, "--images-per-s", 8000, "--measured", path, "--loader", "torchvision")
@@ -157,13 +157,13 @@ def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tm
 def test_the_size_of_an_image_is_said_to_be_assumed(plan_input):
     words = (*RESNET, "--images-per-s", 8000, "--dataset-bytes", "500GB")
     _, out = plan_input(*words)
-    assert "  assumed      115.4 kB an image, the mean of imagenet: give --images as well\n" in out
+    assert "  assumed      115.4 kB per image, the mean of imagenet: give --images as well\n" in out
     assert json.loads(plan_input(*words, "--json")[1])["cost"]["bytes_source"] == "mean of imagenet"
     _, out = plan_input(*words, "--images", 5_000_000)
     assert "  assumed  " not in out
     assert " min for the 5,000,000 images\n" in out
     _, out = plan_input(*words[:4], "--images", 5_000_000)
-    assert "  assumed      115.4 kB an image, the mean of imagenet: give --dataset-bytes as well\n" in out
+    assert "  assumed      115.4 kB per image, the mean of imagenet: give --dataset-bytes as well\n" in out
     assert "  assumed  " not in plan_input(*RESNET, "--images-per-s", 8000)[1]
     _, out = plan_input(*MAE, "--dataset", "coco-dup5")
     assert "163.3 kB" in out

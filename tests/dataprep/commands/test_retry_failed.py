@@ -60,4 +60,4 @@ def test_what_came_is_said_and_then_that_nothing_is_left(web, tmp_path):
     assert {name: storage.read(name) for name in cards} == cards
     storage.replace(README, cards_of(read_manifest(storage))[README], b"edited")
     check_built(url)
-    assert called(url, "--workers", 1).startswith(f"{url}: no rows to retry; the dataset stays at revision 2 ")
+    assert called(url, "--workers", 1).startswith(f"{url}: no rows to retry; the dataset stays at revision 2\n")
