@@ -11,13 +11,10 @@ from dataprep import __version__
 from dataprep.host.program import leave_current_folder, unsupported
 
 WORKER_MODULES = (
-    "dataprep.builder.fork_server",
-    "dataprep.builder.archives",
-    "numpy",
-    "pyarrow.parquet",
+    "dataprep.builder.fork_server", "dataprep.builder.growth", "numpy", "pyarrow.compute", "pyarrow.parquet",
     "simplejpeg",
-)
-"""Modules that workers of builds import, which takes as long as the imports of the command itself."""
+)  # fmt: skip
+"""What workers of builds of archives and folders import, which takes as long as the imports of the command itself."""
 
 
 def will_build(arguments: list[str]) -> bool:

@@ -49,8 +49,6 @@ _SHOWN = 5
 class GrowingRecipe(ArchiveRecipe):
     """Builds and grows datasets from images in archives and folders."""
 
-    worker_modules = ("dataprep.builder.growth", *ArchiveRecipe.worker_modules)
-
     def plan_growth(
         self, request: BuildRequest, progress: Progress, manifest: records.Manifest, data: bytes, *, keep: bool
     ) -> Planned | None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
+from dataprep.__main__ import WORKER_MODULES, will_build
+from dataprep.builder.archives import ArchiveRecipe
 from dataprep.cli import COMMANDS, exit_code_of, group
 from dataprep.errors import UsageError
 from tests.support.builds import build_arguments, dataprep_anew, printed, refuses
@@ -27,6 +29,12 @@ HEAVY = (
     "rich",
     "scipy",
 )
+
+
+def test_workers_of_a_build_are_prepared_before_the_command_is_imported():
+    assert WORKER_MODULES[1:] == ArchiveRecipe.worker_modules
+    assert will_build(["build", "folder", "--source", "pictures", "--output", "shards"])
+    assert not will_build(["build", "folder", "--source", "pictures", "--output", "shards", "--dry-run"])
 
 
 def test_help_imports_nothing_heavy():

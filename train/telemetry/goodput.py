@@ -21,7 +21,7 @@ GOODPUT_FILE = "goodput.jsonl"
 COMPUTE, REPEATED, IDLE = "compute", "repeated", "idle"
 CAUSES: Mapping[str, str] = {
     COMPUTE: "",
-    "start": "imports take it, on a slow disk longer, and the index of data without a manifest, unless it has an index_dir",
+    "start": "imports take it, longer on a slow disk, and the index of data that has no manifest and no index_dir",
     "compile": "keep what is compiled for the next attempt: JAX_COMPILATION_CACHE_DIR in JAX",
     "restore": "keep checkpoints in the region of the machines",
     "input": "the same command with --diagnose says why the run waits for its input",
