@@ -1,4 +1,9 @@
-"""Train on images, labels and captions with PyTorch, alone or under torchrun; a run that was killed goes on exactly."""
+"""Train on images, labels and captions with PyTorch, alone or under torchrun; a killed run continues exactly.
+
+    python train_with_pytorch.py DATASET CHECKPOINT [OLD_CHECKPOINT]
+
+The dataset needs splits `train` and `val`, and a field `caption`. The number of ranks must divide 12.
+"""
 
 import os
 import sys
@@ -38,7 +43,7 @@ def main(url: str, checkpoint: str, init: str = "") -> None:
         parts = {"batches": batches, "model": model, "optimizer": optimizer}
         if Path(checkpoint).exists():  # on a disk that all ranks see; their number may have changed
             for name, state in torch.load(checkpoint, map_location=device).items():
-                parts[name].load_state_dict(state)  # the batches first: a dataset that grew is refused
+                parts[name].load_state_dict(state)  # the batches first: a rebuilt dataset is refused
         elif init:  # the weights alone, but for layers of another shape: the last one, where there is a new class
             old, new = torch.load(init, map_location=device)["model"], model.state_dict()
             fitting = {name: old[name] for name in new if old[name].shape == new[name].shape}

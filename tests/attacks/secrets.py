@@ -59,7 +59,7 @@ def variables(folder: Path) -> str:
         finally:
             done.set()
             looking.join()
-        assert "run r had another command" in said[2], said[2]
+        assert "run r had a different command" in said[2], said[2]
         assert not seen, f"in the arguments of a process: {seen[0][:200]}"
         assert SECRET not in "".join(said), "printed"
         assert SECRET not in json.dumps(cloud.calls()), "in gcloud's arguments"
