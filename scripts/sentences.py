@@ -348,7 +348,7 @@ def sentences_of_the_readme() -> list[str]:
     return [
         f"the fastest other loader needs {antialiased} times our CPU time per 224-pixel image, "
         f"or {plain} times without antialiasing",
-        f"its epoch repeats or skips {wrong} of {resumed['samples']:,} samples",
+        f"it repeats or skips {wrong} of the epoch's {resumed['samples']:,} samples",
     ]
 
 
