@@ -335,7 +335,7 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
     claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
     if claim is None or claim.root != root:
         raise OvertakenError(
-            f"{storage.url_of(paths.PLAN_JSON)}: absent or of another build; expected plan {root.split('/')[1][:12]}, "
+            f"{storage.url_of(paths.PLAN_JSON)}: missing, or from a different build; expected plan {root.split('/')[1][:12]}, "
             f"found {'none' if claim is None else claim.plan.plan_hash[:12]}: the build was overtaken, and this worker "
             "ends"
         )

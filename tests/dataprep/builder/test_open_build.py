@@ -23,7 +23,7 @@ def test_overtaken_build_is_not_opened(storage):
     with pytest.raises(OvertakenError, match=rf"expected plan {old.plan.plan_hash[:12]}, found none"):
         open_build(storage.url, old.root)
     claim_place(storage, planned(small_plan(seed=7)))
-    with pytest.raises(OvertakenError, match="absent or of another build"):
+    with pytest.raises(OvertakenError, match="missing, or from a different build"):
         open_build(storage.url, old.root)
 
 
@@ -34,5 +34,5 @@ def test_build_is_opened_by_what_another_process_has_read_of_it(storage):
     assert (build.claim, build.plan) == (claim, small_plan())
     with pytest.raises(OvertakenError):
         build.check()
-    with pytest.raises(OvertakenError, match="absent or of another build"):
+    with pytest.raises(OvertakenError, match="missing, or from a different build"):
         open_build(storage.url, f"{claim.root}0", claim.pointer)
