@@ -335,9 +335,9 @@ def open_build(output_url: str, root: str, pointer: bytes | None = None) -> Open
     claim = read_claim(storage) if pointer is None else claim_in(storage, pointer)
     if claim is None or claim.root != root:
         raise OvertakenError(
-            f"{storage.url_of(paths.PLAN_JSON)}: missing, or from a different build; expected plan {root.split('/')[1][:12]}, "
-            f"found {'none' if claim is None else claim.plan.plan_hash[:12]}: the build was overtaken, and this worker "
-            "ends"
+            f"{storage.url_of(paths.PLAN_JSON)}: missing, or from a different build; expected plan "
+            f"{root.split('/')[1][:12]}, found {'none' if claim is None else claim.plan.plan_hash[:12]}: the build was "
+            "overtaken, and this worker ends"
         )
     plans.refuse_other_codecs(claim.plan.codecs)
     return OpenBuild(claim, storage.staged(claim.root, partial(refuse_overtaken, storage, claim)))
