@@ -81,9 +81,10 @@ def sentences_about_builds() -> list[str]:
     shares = [row["ratio"] for (check, _, name), row in rows.items() if check == "none" and name.startswith("dataprep")]
     largest_mb = max(row["result"]["largest_mb"] for row in document["rows"] if "dataprep" in row["name"])
     webdataset, tfrecord = (cpu_ms_of_builds(each) for each in ("webdataset", "tfrecord"))
+    two = [rows["decode", 2, f"dataprep {each}"]["ratio"] for each in ("webdataset", "tfrecord")]
     return [
-        f"({rows['decode', 2, 'dataprep tfrecord']['ratio']:.2f} with two workers)",
-        f"({min(shares):.2f} to {max(shares):.2f})",
+        f"fall short of 0.85 of the plain loops ({two[0]:.2f} for `webdataset` and {two[1]:.2f} for `tfrecord`).",
+        f"Without the check, all four rows fall short ({min(shares):.2f} to {max(shares):.2f})",
         f"largest process uses {largest_mb:.0f} MB",
         f"has every round. A row's slowest round takes {spread(document)}.",
         f"one worker needs {webdataset:.2f} ms of processor time per image for `webdataset` and {tfrecord:.2f} ms for "
@@ -173,7 +174,7 @@ def sentences_about_views() -> list[str]:
         f"area cost {cost['whole']}, below the target of 1.3. Two views of area 0.4 to 1 cost {cost['two']}, above the "
         f"target, and {cost['like']} times as much as one view of that area",
         f"even for one crop. A row's slowest round takes {spread(document)}.",
-        f"`benchmarks/views.py --corpus DIR` uses {document['images']:,} crops of photographs, {_kilobytes(document)} "
+        f"`make bench-views` uses {document['images']:,} crops of photographs, {_kilobytes(document)} "
         "each",
     ]
 
@@ -229,7 +230,7 @@ def sentences_about_the_fallback_decoder() -> list[str]:
         [ratios[f"decoder, {name}", "originals", each] for each in both] for name in ("extension", "libraries")
     )
     speed = [mine / theirs for mine, theirs in zip(extension, libraries, strict=True)]
-    _hold(all(0.45 < each < 0.6 for each in speed))
+    _hold(all(0.4 < each < 0.6 for each in speed))
     return [
         f"at 224 pixels, bicubic, the extension takes {extension[0]:.3f} and the libraries {libraries[0]:.3f}; "
         f"bilinear, {extension[1]:.3f} and {libraries[1]:.3f}; so the libraries have {speed[0]:.2f} and "
@@ -243,7 +244,7 @@ def sentences_about_engines() -> list[str]:
     document = recorded("engines")
     _hold(only(document["rows"], engine="ray")["of_local"] >= 0.9)
     size = f"{document['images']:,} images of {_kilobytes(document)} in {document['shards']} shards"
-    return [f"`benchmarks/engines.py --corpus DIR` builds {size}, in {document['rounds']} rounds"]
+    return [f"`make bench-engines` builds {size}, in {document['rounds']} rounds"]
 
 
 def sentences_about_grain() -> list[str]:
