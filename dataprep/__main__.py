@@ -11,8 +11,7 @@ from dataprep import __version__
 from dataprep.host.program import leave_current_folder, unsupported
 
 WORKER_MODULES = (
-    "dataprep.builder.fork_server", "dataprep.builder.growth", "numpy", "pyarrow.compute", "pyarrow.parquet",
-    "simplejpeg",
+    "dataprep.builder.fork_server", "dataprep.builder.growth", "numpy", "pyarrow.parquet", "simplejpeg",
 )  # fmt: skip
 """What workers of builds of archives and folders import, which takes as long as the imports of the command itself."""
 

@@ -174,8 +174,7 @@ def sentences_about_views() -> list[str]:
         f"area cost {cost['whole']}, below the target of 1.3. Two views of area 0.4 to 1 cost {cost['two']}, above the "
         f"target, and {cost['like']} times as much as one view of that area",
         f"even for one crop. A row's slowest round takes {spread(document)}.",
-        f"`make bench-views` uses {document['images']:,} crops of photographs, {_kilobytes(document)} "
-        "each",
+        f"`make bench-views` uses {document['images']:,} crops of photographs, {_kilobytes(document)} each",
     ]
 
 

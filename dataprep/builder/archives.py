@@ -222,9 +222,7 @@ _SOURCE_FIELDS = ("split", "name", "bytes", "enumeration_sha256")
 class ArchiveRecipe(Recipe):
     """Builds datasets from images in archives and folders."""
 
-    worker_modules: tuple[str, ...] = (
-        "dataprep.builder.growth", "numpy", "pyarrow.compute", "pyarrow.parquet", "simplejpeg",
-    )  # fmt: skip
+    worker_modules: tuple[str, ...] = ("dataprep.builder.growth", "numpy", "pyarrow.parquet", "simplejpeg")
     shard_check = "dataprep.verification.shard:check_archive_shard"
 
     def plan(self, request: BuildRequest, progress: Progress, *, keep: bool, is_empty: bool = False) -> Planned:

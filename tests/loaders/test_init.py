@@ -106,7 +106,7 @@ def test_defaults_in_the_guide_are_those_of_the_settings():
     guide, config = " ".join((ROOT / "docs/loaders.md").read_text().split()), LoaderConfig(batch_size=1)
     for shown in (
         f"blocks of about {config.block_bytes >> 20} MiB, distributes them over {config.num_streams} streams",
-        f"divides {config.num_streams}, no two",
+        f"divides {config.num_streams} evenly, no two",
         f"`prefetch_bytes` ({config.prefetch_bytes >> 30} GiB)",
         f"one thread per core, up to {MAX_THREADS}",
     ):

@@ -353,7 +353,7 @@ def test_the_document_has_the_speeds_of_cores_and_what_they_rest_on():
         [name for name, cores in host_cores().items() if cores.basis == basis]
         for basis in ("measured", "published case")
     )
-    assert f"measured for {measured}, calibrated by a published case for {published}" in CAPACITY
+    assert f"measured for {measured}, calibrated against a published case for {published}" in CAPACITY
     others = [
         cost_from_table(loader, row.image_size, row.cost.num_bytes).cpu_ms / row.cost.cpu_ms
         for loader, measured in COSTS.items()
