@@ -85,15 +85,15 @@ def start_fork_server(modules: Sequence[str]) -> None:
     """Start the process that forks workers and imports modules first, and return at once. Only the first call chooses
     the modules. Raises OSError if the folder for temporary files cannot have its socket."""
     multiprocessing.get_context("forkserver").set_forkserver_preload([*modules])
-    # Ctrl-C reaches all processes of the group, and this one ignores it only after its imports. The start of the
-    # tracker, which it needs, would unblock the signal.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        with environment(BUILD_ENVIRONMENT), without_main():
+    with environment(BUILD_ENVIRONMENT), without_main():
+        # Ctrl-C reaches all processes of the group, and this one ignores it only after its imports. The start of the
+        # tracker, which it needs, would unblock the signal.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             multiprocessing.forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def end_or_leave(process: BaseProcess) -> bool:
