@@ -1,9 +1,5 @@
 """Train on images, labels and captions with PyTorch, alone or under torchrun; a killed run continues exactly.
-
-    python train_with_pytorch.py DATASET CHECKPOINT [OLD_CHECKPOINT]
-
-The dataset needs splits `train` and `val`, and a field `caption`. The number of ranks must divide 12.
-"""
+The dataset needs splits `train` and `val`, and a field `caption`. The number of ranks must divide 12."""
 
 import os
 import sys

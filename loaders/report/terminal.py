@@ -152,7 +152,7 @@ def diagnosis_text(found: Diagnosis) -> RenderableType:
     """Return a diagnosis for `rich` to print, readable at 80 columns."""
     used = (
         f"{rate(found.observed_images_per_s)} of {rate(compute_rate(found))} images/s that the accelerator takes: "
-        f"{percent(found.utilisation)} used (MLPerf Storage asks for {percent(PASSES)})"
+        f"{percent(found.utilisation)} used (MLPerf asks {percent(PASSES)})"
     )
     lines: list[RenderableType] = [
         _line(found.verdict, "bold"),

@@ -26,7 +26,7 @@ def test_a_terminal_shows_the_same_in_80_columns():
     assert max(len(line) for line in text.splitlines()) <= 80
     assert " ".join(text.split()).startswith(found.verdict)
     for part in (
-        "790 of 1,840 images/s that the accelerator takes: 43 % used (MLPerf Storage asks for 90 %)",
+        "790 of 1,840 images/s that the accelerator takes: 43 % used (MLPerf asks 90 %)",
         "predicted together 812, observed 790",
         "wait 55 %",
         "1. workers: × 2.27; images/s predicted 1,830, tried 1,790, applied 1,738;",

@@ -33,7 +33,7 @@ def test_the_documented_names_are_those_that_each_command_takes():
     for name in named:
         with pytest.raises(UsageError, match="no encoder"):
             named_encoder(name)
-    listed = re.search(r"`vit_SIZE_patchN`, where SIZE is ([^.;]+) and N any", MODELS)
+    listed = re.search(r"`vit_SIZE_patchN`, where SIZE is ([^.;]+) and N is any", MODELS)
     sizes = re.findall(r"`(\w+)`", listed[1])
     assert set(sizes) == {name.split("_")[2] for name in mae_names()}
     assert [named_encoder(f"vit_{size}_patch5").patch_size for size in sizes] == [5] * len(sizes)
