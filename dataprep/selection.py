@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 EXCEPT, DUPLICATE, NEAR, DRAWN = "except", "duplicate", "near duplicate", "sample"
 """Reasons of samples that a list names, that are a copy of another or nearly, or that were not drawn."""
 _SAID = {EXCEPT: "listed", DUPLICATE: "duplicate", NEAR: "near duplicate", DRAWN: "not drawn"}
+"""What people read for these reasons; any other one is a condition or view that a sample did not meet."""
 EXACT = "exact"
 MAX_BITS = 16
 """Most bits in which hashes of near duplicates may differ: unrelated pictures differ in some 32 of 64."""

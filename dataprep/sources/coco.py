@@ -210,7 +210,7 @@ COCO_DUP5 = Coco(
     name="coco-dup5",
     description=(
         "The images of COCO 2017 train (118,287) and unlabeled (123,403), without annotations, for self-supervised "
-        "pretraining: five passes make one epoch, about as long as one of ImageNet's."
+        "pretraining: five passes make one epoch, of about the length of ImageNet's."
     ),
     citation=(
         "@inproceedings{lin2014microsoft, title={Microsoft {COCO}: Common Objects in Context}, author={Lin, Tsung-Yi "

@@ -151,8 +151,8 @@ _PARTS = (("wait", "█", "red"), ("transfer", "▓", "yellow"), ("compute", "�
 def diagnosis_text(found: Diagnosis) -> RenderableType:
     """Return a diagnosis for `rich` to print, readable at 80 columns."""
     used = (
-        f"{rate(found.observed_images_per_s)} of {rate(compute_rate(found))} images/s that the accelerator takes: "
-        f"{percent(found.utilisation)} used (MLPerf asks {percent(PASSES)})"
+        f"{rate(found.observed_images_per_s)} of the accelerator's {rate(compute_rate(found))} images/s: "
+        f"{percent(found.utilisation)} used (MLPerf asks for {percent(PASSES)})"
     )
     lines: list[RenderableType] = [
         _line(found.verdict, "bold"),

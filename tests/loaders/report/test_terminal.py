@@ -26,7 +26,7 @@ def test_a_terminal_shows_the_same_in_80_columns():
     assert max(len(line) for line in text.splitlines()) <= 80
     assert " ".join(text.split()).startswith(found.verdict)
     for part in (
-        "790 of 1,840 images/s that the accelerator takes: 43 % used (MLPerf asks 90 %)",
+        "790 of the accelerator's 1,840 images/s: 43 % used (MLPerf asks for 90 %)",
         "predicted together 812, observed 790",
         "wait 55 %",
         "1. workers: × 2.27; images/s predicted 1,830, tried 1,790, applied 1,738;",
@@ -56,7 +56,7 @@ def test_a_run_that_is_faster_than_a_stage_alone_calls_that_rate_a_lower_bound()
     )
 
     text = " ".join(printed(found).split())
-    assert "324 of 330 images/s that the accelerator takes: 98 % used" in text
+    assert "324 of the accelerator's 330 images/s: 98 % used" in text
     assert "Alone the accelerator took 291 images/s, in the steps of this run 330: something slowed it down" in text
     assert "330 is a lower bound of what it takes" in text
     meaning = "≤: the rate of fetch alone is a lower bound, 300 images/s, while the run made 324; so it may be busy for"
