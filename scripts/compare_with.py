@@ -6,8 +6,10 @@
 Each tree runs in processes of its own with the packages of this environment, one after the other:
 
 build  every dataset in every format, from the same originals; LAION from one server on loopback. The SHA-256 of every
-       file outside of `_build/` must be equal, except for the cards README.md and croissant.json.
-load   the other tree's datasets by both loaders: images, labels, keys and state of every batch of two epochs.
+       file outside of `_build/` must be equal, except for the cards README.md and croissant.json, and _info.json:
+       no digest covers them. The number of shards is given, since its default has changed.
+load   the other tree's datasets by both loaders: images, labels, keys and masks of every batch of two epochs, and the
+       fields that their states share, except for the plan's hash, of which a state may hold the first digits.
 train  every training entry for some steps: losses and learning rates. Then the other tree's run is stopped, and this
        tree resumes it from its checkpoint: the losses must equal those of the run that was not stopped.
 
@@ -24,7 +26,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
@@ -77,8 +81,8 @@ TRAINED = {
     ),
     "train.train_vit": (
         "--data_path={data} --ckpt_dir={folder} --image_size=16 --patch_size=8 --embed_dim=32 --num_heads=2 "
-        "--num_blocks=1 --batch_size=8 --num_epochs=2 --warmup_steps=3 --log_step_interval=1 --num_workers=2 "
-        "--device={device}",
+        "--num_blocks=1 --batch_size=8 --num_epochs=2 --warmup_steps=3 --lr=0.001 --log_step_interval=1 "
+        "--num_workers=2 --device={device}",
         "--max_steps=9",
         "--resume=automatic",
     ),
@@ -118,12 +122,12 @@ class Tree:
 def digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file below a folder by its name, and the target of every link.
 
-    The cards are left out: they are part of no digest, and dataprep 0.1.0 wrote none.
+    The cards and `_info.json` are left out: they are part of no digest, and older trees wrote none.
     """
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if name.startswith("_build/") or name in ("README.md", "croissant.json"):
+        if name.startswith("_build/") or name in ("README.md", "croissant.json", "_info.json"):
             continue
         if path.is_symlink():
             found[name] = f"link to {path.readlink()}"
@@ -137,13 +141,15 @@ def compare_builds(before: Tree, now: Tree, work: Path, images: int) -> Iterator
     originals = {name: work / "originals" / name for name in ("coco", "imagenet")}
     for name, folder in originals.items():
         now.run("-m", "dataprep", "demo-data", name, folder, "--images", images, "--odd")
+    coco = ["coco-dup5", "--source", originals["coco"], *LIMITS, "--num-shards", 3]
+    imagenet = ["imagenet", "--source", originals["imagenet"], *LIMITS, "--num-shards", 3]
     cases = {
-        "coco-dup5": ["coco-dup5", "--source", originals["coco"], *LIMITS],
-        "coco-dup5, repeated": ["coco-dup5", "--source", originals["coco"], *LIMITS, "--repeat", "physical"],
-        "coco-dup5, resized": ["coco-dup5", "--source", originals["coco"], *LIMITS, "--resize", 64],
-        "imagenet": ["imagenet", "--source", originals["imagenet"], *LIMITS, "--num-shards", 3],
-        "imagenet, unchecked": ["imagenet", "--source", originals["imagenet"], *LIMITS, "--check", "none"],
-        "imagenet-fake": ["imagenet-fake", "--images", images, "--seed", 5],
+        "coco-dup5": coco,
+        "coco-dup5, repeated": [*coco, "--repeat", "physical"],
+        "coco-dup5, resized": [*coco, "--resize", 64],
+        "imagenet": imagenet,
+        "imagenet, unchecked": [*imagenet, "--check", "none"],
+        "imagenet-fake": ["imagenet-fake", "--images", images, "--seed", 5, "--num-shards", 3],
     }
     with picture_web() as web:
         table = web.write_table(work / "table.parquet", images)
@@ -168,11 +174,19 @@ def compare_loaders(before: Tree, now: Tree, work: Path) -> Iterator[tuple[str, 
             for settings in LOADERS:
                 url = work / "before" / name / fmt
                 first, second = (
-                    tree.run("-c", LOADER, url, json.dumps(settings)).splitlines() for tree in (before, now)
+                    [json.loads(line) for line in tree.run("-c", LOADER, url, json.dumps(settings)).splitlines()]
+                    for tree in (before, now)
                 )
-                lines = max(len(first), len(second))
-                differ = [str(line) for line in range(lines) if first[line : line + 1] != second[line : line + 1]]
+                pairs = enumerate(zip_longest(first, second))
+                differ = [str(number) for number, (one, other) in pairs if not one or not other or not same(one, other)]
                 yield f"load {name}, {fmt}, {settings or 'defaults'}", f"{len(first):,} batches", differ
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    """Return if two batches of LOADER are the same, in the fields of the state that both have."""
+    states = [{**batch[-1]["sequence"], **batch[-1], "sequence": None} for batch in (one, other)]
+    shared = states[0].keys() & states[1].keys() - {"dataset"}
+    return one[:-1] == other[:-1] and all(states[0][name] == states[1][name] for name in shared)
 
 
 def compare_training(before: Tree, now: Tree, work: Path) -> Iterator[tuple[str, str, list[str]]]:

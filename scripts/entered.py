@@ -37,7 +37,7 @@ entered = {{}}
 packages = tuple(f"{root}/{{name}}/" for name in {packages!r})
 def note(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(packages):
+    if event == "call" and code.co_flags & 1 and code.co_filename.startswith(packages):  # 1: CO_OPTIMIZED, a function
         entered.setdefault(code.co_filename.removeprefix("{root}/"))
 import loaders
 from dataprep.cli import group
