@@ -14,6 +14,8 @@ from functools import cache
 from math import prod
 from typing import Literal
 
+from msgspec import convert
+
 from dataprep.cloud.prices import table
 from dataprep.errors import UsageError
 
@@ -115,7 +117,7 @@ def parse_accelerator(name: str) -> Accelerator:
     wanted = name.strip().lower()
     shown = name if name.isprintable() else ascii(name)
     if wanted in machines() and wanted not in generations():
-        return _one_machine(machines()[wanted])
+        return _slice(wanted, machines()[wanted], machines()[wanted].chips)
     by_topology = re.fullmatch(r"(.+)[:-]([0-9]{1,5}(?:x[0-9]{1,5})+)", wanted)
     if by_topology:
         return _by_topology(shown, *by_topology.groups())
@@ -129,13 +131,21 @@ def parse_accelerator(name: str) -> Accelerator:
 @cache
 def generations() -> dict[str, Generation]:
     """Return all generations by name, the oldest first."""
-    return {row["generation"]: _generation(row) for row in table("tpu_generations.csv")}
+    found = {}
+    for row in table("tpu_generations.csv"):
+        lists = {"suffixes": _suffixes(row["suffixes"]), "aliases": row["aliases"].split()}
+        found[row["generation"]] = convert({**row, **lists, "name": row["generation"]}, Generation, strict=False)
+    return found
 
 
 @cache
 def machines() -> dict[str, TpuMachine]:
     """Return all kinds of machines by machine type."""
-    return {row["machine_type"]: _machine(row) for row in table("tpu_types.csv")}
+    found = {}
+    for row in table("tpu_types.csv"):
+        unknown = {name: None for name in ("vcpus", "nic_gbps") if not row[name]}
+        found[row["machine_type"]] = convert({**row, **unknown}, TpuMachine, strict=False)
+    return found
 
 
 def accelerator_types(generation: Generation) -> list[str]:
@@ -231,7 +241,7 @@ def _by_xpk_name(name: str, generation: Generation, cores: int) -> Accelerator:
 
 def compact(chips: int, dimensions: int) -> str | None:
     """Return the most compact topology of a power of two: 4x8, 2x2x4; None for any other number of chips."""
-    if chips < 1 or chips & (chips - 1) or (dimensions == 3 and chips == 2):
+    if chips < 1 or not _is_power_of_2(chips) or (dimensions == 3 and chips == 2):
         return None
     sides = [1] * dimensions
     power = chips.bit_length() - 1
@@ -250,15 +260,7 @@ def _by_suffix(name: str, generation: Generation, suffix: int) -> Accelerator:
             f"nearest: {', '.join(f'{generation.prefix}-{known}' for known in near)}"
         )
     chips = suffix // generation.cores_per_chip if generation.suffix_counts == "cores" else suffix
-    machine = _slice_machine(generation, chips)
-    return Accelerator(
-        name=f"{generation.prefix}-{suffix}",
-        generation=generation,
-        machine=machine,
-        hosts=chips // machine.chips,
-        chips=chips,
-        topology=None,
-    )
+    return _slice(f"{generation.prefix}-{suffix}", _slice_machine(generation, chips), chips)
 
 
 def _by_topology(name: str, family: str, topology: str) -> Accelerator:
@@ -280,21 +282,12 @@ def _by_topology(name: str, family: str, topology: str) -> Accelerator:
     suffix = chips * (generation.cores_per_chip if generation.suffix_counts == "cores" else 1)
     known = machine == _slice_machine(generation, chips)
     official = f"{generation.prefix}-{suffix if suffix in generation.suffixes else topology}"
-    return Accelerator(
-        name=official if known else f"{machine.machine_type}:{topology}",
-        generation=generation,
-        machine=machine,
-        hosts=chips // machine.chips,
-        chips=chips,
-        topology=topology,
-    )
+    return _slice(official if known else f"{machine.machine_type}:{topology}", machine, chips, topology)
 
 
-def _one_machine(machine: TpuMachine) -> Accelerator:
-    generation = generations()[machine.generation]
-    return Accelerator(
-        name=machine.machine_type, generation=generation, machine=machine, hosts=1, chips=machine.chips, topology=None
-    )
+def _slice(name: str, machine: TpuMachine, chips: int, topology: str | None = None) -> Accelerator:
+    generation, hosts = generations()[machine.generation], chips // machine.chips
+    return Accelerator(name=name, generation=generation, machine=machine, hosts=hosts, chips=chips, topology=topology)
 
 
 def _slice_machine(generation: Generation, chips: int) -> TpuMachine:
@@ -331,26 +324,6 @@ def _is_power_of_2(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def _generation(row: dict[str, str]) -> Generation:
-    counts = row["suffix_counts"]
-    return Generation(
-        name=row["generation"],
-        prefix=row["prefix"],
-        suffix_counts="cores" if counts == "cores" else "chips" if counts == "chips" else "",
-        suffixes=_suffixes(row["suffixes"]),
-        dimensions=int(row["dimensions"]),
-        max_chips=int(row["max_chips"]),
-        cores_per_chip=int(row["cores_per_chip"]),
-        devices_per_chip=int(row["devices_per_chip"]),
-        hbm_gib_per_chip=int(row["hbm_gib_per_chip"]),
-        tpu_api=row["tpu_api"] == "yes",
-        compute_engine=row["compute_engine"] == "yes",
-        gke_accelerator=row["gke_accelerator"],
-        runtime_version=row["runtime_version"],
-        aliases=tuple(row["aliases"].split()),
-    )
-
-
 def _suffixes(text: str) -> tuple[int, ...]:
     """Parse the column `suffixes`: `8 32 128`, or `8..8192/8` for every eighth number."""
     match = re.fullmatch(r"([0-9]+)\.\.([0-9]+)/([0-9]+)", text)
@@ -358,18 +331,3 @@ def _suffixes(text: str) -> tuple[int, ...]:
         first, last, step = map(int, match.groups())
         return tuple(range(first, last + 1, step))
     return tuple(map(int, text.split()))
-
-
-def _machine(row: dict[str, str]) -> TpuMachine:
-    return TpuMachine(
-        machine_type=row["machine_type"],
-        generation=row["generation"],
-        chips=int(row["chips"]),
-        vcpus=int(row["vcpus"]) if row["vcpus"] else None,
-        ram_gb=int(row["ram_gb"]),
-        nic_gbps=float(row["nic_gbps"]) if row["nic_gbps"] else None,
-        slices=row["slices"] == "yes",
-        source=row["source"],
-        date=row["date"],
-        note=row["note"],
-    )
