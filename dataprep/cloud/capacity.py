@@ -10,16 +10,16 @@ the core of our measurements. Everything but reading these tables is pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from math import ceil, inf
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+import msgspec
 
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, machines, smallest_slice
-from dataprep.cloud.prices import rows, table
+from dataprep.cloud.prices import table
 from dataprep.dataset.documents import convert
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import command_line
@@ -222,17 +222,6 @@ class EnoughHosts:
         return f"{self.hosts:,} hosts would be needed, more than the largest TPU of this type has"
 
 
-class _Change(NamedTuple):
-    """A change, with the hosts and the image's cost after it."""
-
-    name: str
-    text: str
-    pod: Pod
-    cost: ImageCost
-    cached_share: float = 0.0
-    command: str = ""
-
-
 def plan_capacity(
     images_per_s: float,
     pod: Pod,
@@ -260,8 +249,7 @@ def plan_capacity(
             raise UsageError(f"{name}: got {value}, expected a finite number above 0")
     resources = needs(images_per_s, pod, cost)
     verdict, limit = _judge(resources)
-    changes = _changes(pod, cost, stored, short_side, other_loaders or {})
-    what_ifs = [_what_if(images_per_s, change) for change in changes]
+    what_ifs = _what_ifs(images_per_s, pod, cost, stored, short_side, other_loaders or {})
     return CapacityPlan(
         verdict=verdict,
         asked_images_per_s=images_per_s,
@@ -333,23 +321,25 @@ def enough_hosts(
 def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
     """Return the plan in one sentence."""
     short = next(resource for resource in plan.resources if resource.name == plan.limit)
-    ratio = f"{_number(short.needed)} {short.unit} needed{_where(short)}, {_number(short.available)} available"
+    per_host = "" if short.name == "bucket" else " per host"
+    ratio = f"{_number(short.needed)} {short.unit} needed{per_host}, {_number(short.available)} available"
+    named = {"cores": "the hosts' CPU", "network": "the hosts' network", "bucket": "the bucket"}[short.name]
     least = "at least " if short.at_least else ""
     if plan.verdict == "fed":
         return (
             f"{accelerator} is fed with {least}{_number(plan.headroom)}-fold headroom: "
             f"{_number(plan.host_images_per_s)} images/s needed per host; "
-            f"{_named(short)} would be short first ({ratio})."
+            f"{named} would be short first ({ratio})."
         )
     if plan.verdict == "input-bound":
         most = "" if plan.images_per_s == plan.most_images_per_s else "at most "
         return (
             f"{accelerator} is input-bound: reaches {most}{_number(plan.most_images_per_s)} images/s, "
             f"{short.headroom:.0%} of the {_number(plan.asked_images_per_s)} that it takes; "
-            f"{_named(short)} is short ({ratio})."
+            f"{named} is short ({ratio})."
         )
     return (
-        f"Cannot tell whether {accelerator} is fed: {_number(short.needed)} Gbit/s are needed{_where(short)}, the "
+        f"Cannot tell whether {accelerator} is fed: {_number(short.needed)} Gbit/s are needed{per_host}, the "
         f"hosts' network is not published, and only {_number(short.available)} are certain; measure it and give "
         "`host_gbps`."
     )
@@ -362,14 +352,7 @@ def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
 def host_cores() -> Mapping[str, HostCores]:
     """Return the cores of hosts by TPU generation."""
     return {
-        row["generation"]: HostCores(
-            processor=row["processor"],
-            processor_source=row["processor_source"],
-            speed=float(row["core_speed"]),
-            relative_to=row["relative_to"],
-            basis=row["basis"],
-            ground=row["ground"],
-        )
+        row["generation"]: msgspec.convert({**row, "speed": row["core_speed"]}, HostCores, strict=False)
         for row in table("host_cores.csv")
     }
 
@@ -377,15 +360,11 @@ def host_cores() -> Mapping[str, HostCores]:
 @cache
 def measured_here() -> CostTable:
     """Return our table of measurements."""
-    return _costs_of(table("input_costs.csv"))
+    return costs_of(table("input_costs.csv"))
 
 
-def costs_in(text: str) -> CostTable:
-    """Return the measurements in the text of a table such as `dataprep/data/input_costs.csv`."""
-    return _costs_of(rows(text.splitlines()))
-
-
-def _costs_of(entries: Iterable[Mapping[str, str]]) -> CostTable:
+def costs_of(entries: Iterable[Mapping[str, str]]) -> CostTable:
+    """Return the measurements in the rows of a table such as `dataprep/data/input_costs.csv`."""
     found: dict[str, tuple[MeasuredCost, ...]] = {}
     for row in entries:
         cost = ImageCost(
@@ -467,37 +446,37 @@ def cost_from_document(document: Any, name: str) -> MeasuredFile:
     )
 
 
-class _Settings(Struct):
+class _Settings(msgspec.Struct):
     """Settings of a measurement, as far as they are read."""
 
     image_size: int | None = None
 
 
-class _BenchSection(Struct):
+class _BenchSection(msgspec.Struct):
     bytes_per_image: float
     cpu_ms_per_image: float
     url: str | None = None
 
 
-class _Bench(Struct):
+class _Bench(msgspec.Struct):
     """JSON of `dataprep bench`, as far as it is read."""
 
     sections: list[_BenchSection]
-    settings: _Settings = field(default_factory=_Settings)
+    settings: _Settings = msgspec.field(default_factory=_Settings)
 
 
-class _Stage(Struct):
+class _Stage(msgspec.Struct):
     name: str
     cpu_s_per_image: float
 
 
-class _Diagnosis(Struct):
+class _Diagnosis(msgspec.Struct):
     """JSON of `dataprep diagnose`, as far as it is read."""
 
     stages: list[_Stage]
     bytes_per_image: float
     url: str | None = None
-    settings: _Settings = field(default_factory=_Settings)
+    settings: _Settings = msgspec.field(default_factory=_Settings)
 
 
 def _between(low: MeasuredCost, high: MeasuredCost, image_size: int) -> MeasuredCost:
@@ -516,47 +495,44 @@ def _judge(resources: tuple[Resource, ...]) -> tuple[Verdict, Resource]:
     return ("unknown" if tightest.headroom < 1 else "fed"), tightest
 
 
-def _changes(
+def _what_ifs(
+    images_per_s: float,
     pod: Pod,
     cost: ImageCost,
     stored: StoredImages | None,
     short_side: int | None,
     other_loaders: Mapping[str, ImageCost],
-) -> Iterator[_Change]:
+) -> list[WhatIf]:
+    def what_if(name: str, change: str, changed: ImageCost, cached_share: float = 0.0, command: str = "") -> WhatIf:
+        limit = min(needs(images_per_s, pod, changed, cached_share), key=_headroom)
+        return WhatIf(
+            name=name,
+            change=change,
+            images_per_s=images_per_s * limit.headroom,
+            utilisation=min(1.0, limit.headroom),
+            limit=limit.name,
+            certain=not limit.at_least,
+            command=command,
+        )
+
+    found = []
     for name, other in other_loaders.items():
         decoded = "the crop alone" if other.decodes == "crop" else "whole images"
-        yield _Change(f"loader {name}", f"load with {name}, which decodes {decoded}", pod, other)
+        found.append(what_if(f"loader {name}", f"load with {name}, which decodes {decoded}", other))
     if stored and stored.short_side and short_side and short_side < stored.short_side:
         # Bytes and decoding shrink with the pixels: 0.41 of the pixels had 0.40 of the bytes at JPEG quality 95.
         kept = (short_side / stored.short_side) ** 2
         smaller = replace(cost, cpu_ms=cost.cpu_ms - cost.stored_ms * (1 - kept), num_bytes=cost.num_bytes * kept)
-        change = f"store a shorter side of {short_side} (dataprep convert)"
-        yield _Change("resize", change, pod, smaller, command=_conversion(stored.url or "URL", short_side))
+        change, url = f"store a shorter side of {short_side} (dataprep convert)", (stored.url or "URL").rstrip("/")
+        command = command_line("convert", url, output=f"{url}-{short_side}", format="webdataset", resize=short_side)
+        found.append(what_if("resize", change, smaller, command=command))
     if stored:
         # Every pass gives a host other blocks, so what counts is the share of the complete dataset that it holds.
         cached = min(1.0, pod.ram_bytes * CACHE_SHARE / stored.num_bytes)
         share = "all" if cached == 1 else f"{cached:.0%}"
         change = f"keep {share} of the dataset in half of each host's memory (cache_dir=/dev/shm/…)"
-        yield _Change("cache", change, pod, cost, cached)
-
-
-def _what_if(images_per_s: float, change: _Change) -> WhatIf:
-    limit = min(needs(images_per_s, change.pod, change.cost, change.cached_share), key=_headroom)
-    return WhatIf(
-        name=change.name,
-        change=change.text,
-        images_per_s=images_per_s * limit.headroom,
-        utilisation=min(1.0, limit.headroom),
-        limit=limit.name,
-        certain=not limit.at_least,
-        command=change.command,
-    )
-
-
-def _conversion(url: str, short_side: int) -> str:
-    """Return the command that makes a dataset with smaller images of the one at a URL."""
-    url = url.rstrip("/")
-    return command_line("convert", url, output=f"{url}-{short_side}", format="webdataset", resize=short_side)
+        found.append(what_if("cache", change, cost, cached))
+    return found
 
 
 def _known(resources: tuple[Resource, ...]) -> list[Resource]:
@@ -571,15 +547,6 @@ def _rank(row: EnoughHosts) -> tuple[bool, int, float, int]:
     headroom = row.plan.headroom if row.plan else 0.0
     hosts = row.accelerator.hosts if row.accelerator else 0
     return row.accelerator is None, hosts, -headroom, list(generations()).index(row.machine.generation)
-
-
-def _named(resource: Resource) -> str:
-    """Return a resource's name for the sentence of the verdict."""
-    return {"cores": "the hosts' CPU", "network": "the hosts' network", "bucket": "the bucket"}[resource.name]
-
-
-def _where(resource: Resource) -> str:
-    return "" if resource.name == "bucket" else " per host"
 
 
 def _number(value: float) -> str:

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.arena.arena_peers import PEERS
 from benchmarks.input_costs import DOCUMENT, IMAGE_SIZES, LOADERS, STORED, TABLE, cases, stored_ms, table_of
-from dataprep.cloud.capacity import costs_in
+from dataprep.cloud import prices
+from dataprep.cloud.capacity import costs_of
 from tests.support.markdown import ROOT
 
 PIXELS = {"originals": 400_000.0, "256": 100_000.0, "320": 150_000.0, "512": 350_000.0}
@@ -41,7 +42,7 @@ def measured(rounds: int = 2) -> dict[str, Any]:
 
 def test_the_table_has_medians_and_the_slope_over_all_copies():
     """1 + 5 x 0.4 = 3 ms of originals of 0.4 million pixels, 0.05 more in the median of two rounds; 2 ms for pixels."""
-    table = costs_in(table_of(measured()))
+    table = costs_of(prices.rows(table_of(measured()).splitlines()))
     assert set(table) == set(LOADERS) == {"dataprep", *PEERS}
     for rows in table.values():
         assert [row.image_size for row in rows] == list(IMAGE_SIZES)

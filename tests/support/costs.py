@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataprep.cloud.capacity import ImageCost, cost_from_table, costs_in
+from dataprep.cloud.capacity import ImageCost, cost_from_table, costs_of
+from dataprep.cloud.prices import rows
 from tests.support.markdown import ROOT
 
-COSTS = costs_in((ROOT / "tests/dataprep/cloud/costs.csv").read_text(encoding="utf-8"))
+COSTS = costs_of(rows((ROOT / "tests/dataprep/cloud/costs.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def cost_by_hand(loader: str, image_size: int, bytes_per_image: float) -> ImageCost:

@@ -25,11 +25,10 @@ from dataprep.cloud.capacity import (
     verdict_sentence,
 )
 from dataprep.errors import UndecidedError, UsageError
-from loaders.bench.run import BenchSection, BenchTable
 from loaders.bench.run import to_document as bench_document
-from loaders.diagnosis.findings import Diagnosis, StageRate
 from loaders.diagnosis.findings import to_document as diagnosis_document
 from tests.support.costs import COSTS, cost_by_hand
+from tests.support.findings import bench_table, diagnosis
 from tests.support.markdown import ROOT
 
 IMAGENET = StoredImages(num_bytes=147_897_477_120, short_side=387)
@@ -382,60 +381,10 @@ def test_the_rate_that_cores_allow_is_in_proportion_to_their_speed(cost, speed):
     assert there[1:] == here[1:]
 
 
-ROW = {
-    "images_per_s": 1000.0,
-    "slowest_images_per_s": 990.0,
-    "fastest_images_per_s": 1010.0,
-    "mb_per_s": 100.0,
-    "first_batch_s": 1.0,
-    "largest_mb": 300.0,
-    "sum_mb": 300.0,
-    "rounds_images_per_s": (1000.0,),
-    "stages": (),
-}
-
-
-def bench(*cpu_ms: float, image_size: int = 224) -> dict:
+def bench(*cpu_ms: float) -> dict:
     """A document with a section for each CPU time."""
-    sections = tuple(
-        BenchSection(
-            url="shards",
-            split="train",
-            layout="webdataset",
-            samples=1000,
-            bytes_per_image=90_000.0,
-            cpu_ms_per_image=each,
-            **ROW,
-        )
-        for each in cpu_ms
-    )
-    return bench_document(BenchTable(sections=sections, settings={"image_size": image_size}, machine={}))
-
-
-def diagnosis() -> dict:
-    stages = [("fetch", 0.0001), ("prepare", 0.0015), ("transfer", 0.002), ("compute", 0.1)]
-    return diagnosis_document(
-        Diagnosis(
-            url="shards",
-            device="cpu (resnet50)",
-            verdict="",
-            limit="prepare",
-            observed_images_per_s=1.0,
-            predicted_images_per_s=1.0,
-            contention="",
-            utilisation=1.0,
-            stages=tuple(StageRate(name=name, images_per_s=1.0, cpu_s_per_image=cpu_s) for name, cpu_s in stages),
-            wait_share=0.0,
-            transfer_share=0.0,
-            compute_share=1.0,
-            timeline=(),
-            fixes=(),
-            applied=None,
-            bytes_per_image=120_000.0,
-            settings={"image_size": 448},
-            machine={},
-        )
-    )
+    (section,) = (table := bench_table()).sections
+    return bench_document(replace(table, sections=tuple(replace(section, cpu_ms_per_image=each) for each in cpu_ms)))
 
 
 def test_every_peer_has_a_measured_cost():
@@ -467,30 +416,26 @@ def test_costs_are_above_0_and_the_part_for_stored_pixels_is_no_larger_than_the_
 
 def test_the_document_has_the_figures_of_the_table():
     cost = measured_here()["dataprep"][0].cost
-    text = " ".join((ROOT / "docs/capacity.md").read_text(encoding="utf-8").split())
-    assert (
-        f"{cost.cpu_ms:.2f} ms per image for our loader at 224 pixels, of which {cost.stored_ms:.2f} ms depend on"
-        in text
-    )
+    measured = f"{cost.cpu_ms:.2f} ms per image for our loader at 224 pixels, of which {cost.stored_ms:.2f} ms depend"
+    assert measured in CAPACITY
 
 
 def test_costs_are_read_from_the_json_of_bench():
     found = cost_from_document(bench(2.54), "bench.json")
     assert found.image_size == 224
-    assert (found.cost.loader, found.cost.cpu_ms, found.cost.num_bytes) == ("dataprep", 2.54, 90_000.0)
+    assert (found.cost.loader, found.cost.cpu_ms, found.cost.num_bytes) == ("dataprep", 2.54, 112_903.4)
     ours = measured_here()["dataprep"][0].cost
     assert found.cost.stored_ms == pytest.approx(2.54 * ours.stored_ms / ours.cpu_ms)
 
 
 def test_the_costliest_section_counts():
-    document = bench(1.0, 3.0, 2.0)
-    assert cost_from_document(document, "bench.json").cost.cpu_ms == 3.0
+    assert cost_from_document(bench(1.0, 3.0, 2.0), "bench.json").cost.cpu_ms == 3.0
 
 
 def test_costs_read_from_the_json_of_diagnose_are_those_of_fetch_and_prepare():
-    found = cost_from_document(diagnosis(), "diagnosis.json")
-    assert found.image_size == 448
-    assert (found.cost.cpu_ms, found.cost.num_bytes) == (pytest.approx(1.6), 120_000.0)
+    found = cost_from_document(diagnosis_document(diagnosis()), "diagnosis.json")
+    assert found.image_size == 224
+    assert (found.cost.cpu_ms, found.cost.num_bytes) == (pytest.approx(0.31 + 3.62), 112_903.4)
 
 
 @pytest.mark.parametrize(
