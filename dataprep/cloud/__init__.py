@@ -2,10 +2,9 @@
 
 placement.py     the entry point: builds, loaders and check-region call it before the first byte is read
 region.py        whether a reading is co-located, free, paid or unknown (pure)
-prices.py        tables of dataprep/data/ and prices; cost.py prices one pass (pure)
-offers.py        ways to read data many times, each with its price (pure)
+prices.py        tables of dataprep/data/ and prices; cost.py prices passes, copies, and ways to read often (pure)
 capacity.py      whether the hosts of a TPU can feed it (pure)
-plan.py          plan-input: capacity and offers for a training; accelerators.py reads the names of TPUs
+plan.py          plan-input: capacity for a training; accelerators.py reads the names of TPUs
 replicate.py     makes copies; buckets.py makes buckets and their service accounts
 gcloud.py        runs gcloud, and finds TPUs; tpu/ operates TPU machines
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from dataprep.arguments import IMAGES, OTHER, READ, WHERE, Request, option, request
 from dataprep.cloud import capacity
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator
-from dataprep.cloud.offers import READ_BYTES, gets_of, is_loose
+from dataprep.cloud.cost import READ_BYTES, gets_of, is_loose
 from dataprep.cloud.prices import fact
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.messages import command_line, human_bytes

@@ -47,7 +47,7 @@ def published_prices() -> Prices:
 
 def price_dates() -> dict[str, date]:
     """Return the date of each table: on that day the price page was read."""
-    return {name: table_date(name) for name in TABLES}
+    return {name: _origin(name)[1] for name in TABLES}
 
 
 def stale_tables(today: date) -> str:
@@ -56,7 +56,7 @@ def stale_tables(today: date) -> str:
     if not old:
         return ""
     found = [f"{name} of {read}, {(today - read).days} days ago" for name, read in old.items()]
-    pages = dict.fromkeys(table_source(name) for name in old)
+    pages = dict.fromkeys(_origin(name)[0] for name in old)
     return (
         f"old prices: {', '.join(found)}; compare them with {', '.join(pages)}; a newer version of this package may "
         "have newer ones, and check-region accepts your own prices as `prices`"
@@ -99,34 +99,6 @@ def table(name: str) -> list[dict[str, str]]:
     return rows(_text(name).splitlines())
 
 
-@functools.cache
-def table_date(name: str) -> date:
-    """Return the date that the first line of a table gives with `as of YYYY-MM-DD`.
-
-    Raises:
-        ValueError: The first line has no such date.
-    """
-    first = _text(name).partition("\n")[0]
-    found = re.search(r"as of (\d{4}-\d{2}-\d{2})", first)
-    if found is None:
-        raise ValueError(f"{name}: its first line is {first!r}, expected one with `as of YYYY-MM-DD`")
-    return date.fromisoformat(found[1])
-
-
-@functools.cache
-def table_source(name: str) -> str:
-    """Return the address of the page that the first line of a table names as its source.
-
-    Raises:
-        ValueError: The first line names none.
-    """
-    first = _text(name).partition("\n")[0]
-    found = re.search(r"Source: (\S+\.\S+), as of ", first)
-    if found is None:
-        raise ValueError(f"{name}: its first line is {first!r}, expected one with `Source: ADDRESS, as of YYYY-MM-DD`")
-    return f"https://{found[1]}"
-
-
 def fact(name: str) -> float:
     """Return a number from `storage_facts.csv` by name."""
     return next(float(row["value"]) for row in table("storage_facts.csv") if row["fact"] == name)
@@ -135,6 +107,15 @@ def fact(name: str) -> float:
 def rows(lines: Iterable[str]) -> list[dict[str, str]]:
     """Return the rows of a CSV file, without blank lines and comments."""
     return list(csv.DictReader(line for line in lines if line.strip() and not line.startswith("#")))
+
+
+@functools.cache
+def _origin(name: str) -> tuple[str, date]:
+    """Return the page that a table was read from, and the day on which it was read."""
+    found = re.match(r"# Source: (\S+), as of (\d{4}-\d{2}-\d{2})", _text(name))
+    if found is None:
+        raise ValueError(f"{name}: its first line must begin with `# Source: ADDRESS, as of YYYY-MM-DD`")
+    return f"https://{found[1]}", date.fromisoformat(found[2])
 
 
 def _text(name: str) -> str:

@@ -24,19 +24,23 @@ from dataprep.arguments import (
     texts,
 )
 from dataprep.cloud.buckets import cache_command
-from dataprep.cloud.cost import GIB, Amount, Cost, epochs_to_pay, reading_cost
-from dataprep.cloud.offers import (
+from dataprep.cloud.cost import (
     CACHE,
     COPY,
     DIRECT,
+    GIB,
     READ_BYTES,
+    Amount,
+    Cost,
     Offer,
     Places,
     Reading,
     copy_commands,
+    epochs_to_pay,
     gib,
     given_reading,
     offers,
+    reading_cost,
     storage_notes,
 )
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from dataprep.cloud.offers import gib
+from dataprep.cloud.cost import gib
 from dataprep.cloud.prices import published_prices
 from dataprep.cloud.region import CO_LOCATED, PAID
 from dataprep.commands.check_region import CheckRegion, RegionReport, examine
