@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin
         tempfile.TemporaryFile("w+") as given,
         tempfile.TemporaryFile("w+") as stdout,
         tempfile.TemporaryFile("w+") as stderr,
-        _adopted_orphans() as orphans_cpu_s,
+        _adopted_orphans() as orphans,
     ):
         given.write(stdin)
         given.seek(0)
@@ -74,8 +74,8 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin
         process = subprocess.Popen(
             words, env=environment, stdin=given, stdout=stdout, stderr=stderr, start_new_session=True
         )
-        with _Watch(process.pid) as watch:
-            _, status, usage = os.wait4(process.pid, 0)
+        with _watched(process.pid) as peaks:
+            status, cpu_s = _waited(process.pid)
             wall_s = time.monotonic() - started_s
         process.returncode = os.waitstatus_to_exitcode(status)
         stdout.seek(0)
@@ -84,77 +84,66 @@ def measure(command: Sequence[str | Path], environment: Mapping[str, str], stdin
             raise CommandError(words, process.returncode, stderr.read())
         return Measurement(
             wall_s=wall_s,
-            cpu_s=usage.ru_utime + usage.ru_stime + orphans_cpu_s(),
-            largest_bytes=max(watch.peaks.values(), default=0),
-            sum_bytes=sum(watch.peaks.values()),
+            cpu_s=cpu_s + sum(_waited(pid)[1] for pid in orphans()),
+            largest_bytes=max(peaks.values(), default=0),
+            sum_bytes=sum(peaks.values()),
             stdout=stdout.read(),
         )
 
 
 @contextmanager
-def _adopted_orphans() -> Iterator[_Orphans]:
-    """Adopt descendants that lose their parent as children of this process, and kill them at the end."""
+def _adopted_orphans() -> Iterator[Callable[[], set[int]]]:
+    """Adopt descendants that lose their parent as children of this process, and kill them at the end.
+
+    Yields:
+        Function that returns the children of this process that began inside the block.
+    """
     prctl = ctypes.CDLL(None).prctl
     before = ctypes.c_int()
     prctl(_GET_CHILD_SUBREAPER, ctypes.byref(before))
     prctl(_SET_CHILD_SUBREAPER, 1)
-    orphans = _Orphans()
+    others = every_child(os.getpid())
+
+    def orphans() -> set[int]:
+        return every_child(os.getpid()) - others
+
     try:
         yield orphans
     finally:
-        orphans.kill()
-        prctl(_SET_CHILD_SUBREAPER, before.value)
-
-
-class _Orphans:
-    """Children of this process that begin after this object is made."""
-
-    def __init__(self) -> None:
-        self._others = every_child(os.getpid())
-
-    def __call__(self) -> float:
-        """Wait for the processes that the command left behind, and return their CPU time."""
-        total_s = 0.0
-        for pid in self._pids():
-            _, _, usage = os.wait4(pid, 0)
-            total_s += usage.ru_utime + usage.ru_stime
-        return total_s
-
-    def kill(self) -> None:
-        """Kill these processes, and the orphans that they leave behind."""
-        while pids := self._pids():
+        while pids := orphans():
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
                 with suppress(ChildProcessError):
                     os.waitpid(pid, 0)
-
-    def _pids(self) -> set[int]:
-        return every_child(os.getpid()) - self._others
+        prctl(_SET_CHILD_SUBREAPER, before.value)
 
 
-class _Watch:
-    """Peak memory of a process and its descendants, by process id."""
+@contextmanager
+def _watched(pid: int) -> Iterator[dict[int, int]]:
+    """Record the peak memory of a process and its descendants, by process id."""
+    peaks: dict[int, int] = {}
+    ended = threading.Event()
 
-    def __init__(self, pid: int) -> None:
-        self.peaks: dict[int, int] = {}
-        self._pid = pid
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
+    def watch() -> None:
         while True:
-            for pid in process_tree(self._pid):
-                self.peaks[pid] = max(peak_bytes(pid), self.peaks.get(pid, 0))
-            if self._ended.wait(1 / SAMPLES_PER_S):
+            for each in process_tree(pid):
+                peaks[each] = max(peak_bytes(each), peaks.get(each, 0))
+            if ended.wait(1 / SAMPLES_PER_S):
                 break
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _waited(pid: int) -> tuple[int, float]:
+    """Wait for a child; return its exit status and the CPU time of it and its waited-for descendants."""
+    _, status, usage = os.wait4(pid, 0)
+    return status, usage.ru_utime + usage.ru_stime
 
 
 def peak_bytes(pid: int) -> int:
