@@ -1,11 +1,12 @@
 """Fetches thousands of URLs at the same time on one thread: checks addresses, is polite to hosts, limits bodies.
 
-outcomes = fetch_many((Request(row, url) for row, url in rows), Limits(contact="https://example.org/our-crawler"))
-async with contextlib.aclosing(outcomes):
-    async for outcome in outcomes:
-        ...
+async with Fetcher(Limits(contact="https://example.org/our-crawler")) as fetcher:
+    outcomes = fetcher.fetch_many(Request(row, url) for row, url in rows)
+    async with contextlib.aclosing(outcomes):
+        async for outcome in outcomes:
+            ...
 
-To fetch several tables at the same time within the same limits, use one `Fetcher`, and its `fetch_many` for each.
+To fetch several tables at the same time within the same limits, call `fetch_many` for each.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import re
 import resource
 import socket
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 import aiohttp
@@ -32,23 +33,8 @@ from yarl import URL
 
 from dataprep.errors import FormatError
 from dataprep.messages import one_line
+from dataprep.web import consent
 from dataprep.web.addresses import Network, checked_url, refusal
-from dataprep.web.consent import (
-    AI_AGENTS,
-    MAX_LICENCES,
-    MAX_ROBOTS_BYTES,
-    Rules,
-    Site,
-    Statement,
-    Unread,
-    headers,
-    in_file,
-    licences_of,
-    metadata_of,
-    obey,
-    reservations_of,
-    rules_of,
-)
 from dataprep.web.politeness import Cache, Gate, Gates, Known, retry_after_s
 from dataprep.web.requests import Consent, Failed, Limits, Outcome, Request, Status
 
@@ -308,20 +294,6 @@ class Body:
         self._unrecognised = False
 
 
-async def fetch_many(requests: Iterable[Request], limits: Limits, known: Known | None = None) -> AsyncIterator[Outcome]:
-    """Fetch all requests, in any order, with exactly one outcome each; see `Fetcher.fetch_many`.
-
-    Args:
-        known: Knowledge about hosts from earlier calls in this process.
-    """
-    async with Fetcher(limits, known) as fetcher:
-        outcomes = cast("AsyncGenerator[Outcome]", fetcher.fetch_many(requests))
-        async with aclosing(outcomes):
-            async for outcome in outcomes:
-                yield outcome
-                del outcome  # now only the caller holds the body
-
-
 class Fetcher:
     """Asynchronous context manager of all fetches on one event loop: HTTP session, gates of hosts, memory for bodies.
 
@@ -332,7 +304,7 @@ class Fetcher:
     def __init__(self, limits: Limits, known: Known | None = None) -> None:
         self._limits, self._known = limits, known or Known()
         self._gates = Gates(limits)
-        one_bytes = max(limits.body_bytes, MAX_ROBOTS_BYTES)
+        one_bytes = max(limits.body_bytes, consent.MAX_ROBOTS_BYTES)
         self._memory = Memory(max(limits.memory_bytes, one_bytes), one_bytes)
         self._slots = asyncio.Semaphore(limits.in_flight)
         # One thread, so that the event loop gets half of the time even if many hosts send a robots.txt of 500 KiB.
@@ -427,7 +399,7 @@ class Fetcher:
             text = _joined(url, answer)
         raise Failed(Status.REDIRECT, f"more than {self._limits.redirects} redirects")
 
-    async def _site(self, url: URL, until_s: float) -> Site:
+    async def _site(self, url: URL, until_s: float) -> consent.Site:
         """Return what a site says, which all its rows share; a row waits for it until `until_s`."""
         site = f"{url.scheme}://{url.raw_authority}"
         try:
@@ -436,47 +408,48 @@ class Fetcher:
         except TimeoutError:
             raise Failed(Status.HOST_BUSY, "its host's robots.txt did not arrive in time") from None
 
-    async def _ask_site(self, origin: URL) -> Site:
+    async def _ask_site(self, origin: URL) -> consent.Site:
         """Fetch the files in which a site says how its images may be used; the others only where robots.txt came."""
         robots = await self._robots(origin)
         if self._limits.consent is Consent.ROBOTS:
-            return Site(robots)
-        agent, addresses = self._limits.agent, [_joined(origin, text) for text in robots.licences[:MAX_LICENCES]]
+            return consent.Site(robots)
+        agent = self._limits.agent
+        addresses = [_joined(origin, text) for text in robots.licences[: consent.MAX_LICENCES]]
         ai, reservations, licences = await asyncio.gather(
-            self._file(str(origin.with_path("/ai.txt")), partial(rules_of, agent, 200)),
-            self._file(str(origin.with_path("/.well-known/tdmrep.json")), reservations_of),
-            asyncio.gather(*(self._file(address, licences_of) for address in addresses)),
+            self._file(str(origin.with_path("/ai.txt")), partial(consent.rules_of, agent, 200)),
+            self._file(str(origin.with_path("/.well-known/tdmrep.json")), consent.reservations_of),
+            asyncio.gather(*(self._file(address, consent.licences_of) for address in addresses)),
         )
-        return Site(robots, ai, reservations, dict(zip(addresses, licences, strict=True)))
+        return consent.Site(robots, ai, reservations, dict(zip(addresses, licences, strict=True)))
 
-    async def _robots(self, origin: URL) -> Rules:
+    async def _robots(self, origin: URL) -> consent.Rules:
         """Fetch a robots.txt; for a host that does not send one, RFC 9309, 2.3.1, decides."""
         agent = self._limits.agent
         try:
             body, _ = await self._follow(str(origin.with_path("/robots.txt")), is_image=False)
         except Failed as failure:
             if failure.status is Status.REDIRECT:
-                return rules_of(agent, 404)
+                return consent.rules_of(agent, 404)
             if failure.status is Status.HTTP and failure.http_code:
-                return rules_of(agent, failure.http_code)
+                return consent.rules_of(agent, failure.http_code)
             raise failure.again("robots.txt: ") from None
-        others = (*self._limits.agents, *(AI_AGENTS if self._limits.consent is Consent.STRICT else ()))
-        return await self._parsed(partial(rules_of, agent, 200, others=others), body)
+        others = (*self._limits.agents, *(consent.AI_AGENTS if self._limits.consent is Consent.STRICT else ()))
+        return await self._parsed(partial(consent.rules_of, agent, 200, others=others), body)
 
-    async def _file(self, url: str, read: Callable[[bytes], V]) -> V | Unread | None:
+    async def _file(self, url: str, read: Callable[[bytes], V]) -> V | consent.Unread | None:
         """Fetch and read a file in which a site may say more; None if it has none."""
         try:
             body, _ = await self._follow(url, is_image=False)
         except Failed as failure:
             code = failure.http_code
             is_absent = failure.status is Status.REDIRECT or (code is not None and 400 <= code < 500 and code != 429)
-            return None if is_absent else Unread(url, f"not answered: {failure.reason}")
-        if read is not licences_of and body.lstrip()[:1] == b"<":
+            return None if is_absent else consent.Unread(url, f"not answered: {failure.reason}")
+        if read is not consent.licences_of and body.lstrip()[:1] == b"<":
             return None  # a page that says "not found" with the code of success
         try:
             return await self._parsed(read, body)
         except FormatError as error:
-            return Unread(url, str(error))
+            return consent.Unread(url, str(error))
 
     async def _parsed(self, read: Callable[[bytes], V], body: bytes) -> V:
         if len(body) <= PARSED_HERE_BYTES:
@@ -484,7 +457,7 @@ class Fetcher:
         return await asyncio.get_running_loop().run_in_executor(self._parser, read, body)
 
     async def _ask(
-        self, url: URL, gate: Gate, until_s: float, said: list[Statement] | None, method: str
+        self, url: URL, gate: Gate, until_s: float, said: list[consent.Statement] | None, method: str
     ) -> bytes | str:
         """Return the body, or the Location of a redirect; a request to a busy host is repeated.
 
@@ -493,7 +466,10 @@ class Fetcher:
         """
         shared = self._gates.of_address(await self._address(url))
         for attempt in range(self._limits.retries + 1):
-            async with _through((gate, shared), until_s):
+            async with AsyncExitStack() as entered:
+                for each in (gate, shared):
+                    await each.enter(until_s)
+                    entered.callback(each.leave)
                 answer = await self._send(method, url, gate, said)
             if isinstance(answer, bytes | str):
                 return answer
@@ -512,7 +488,7 @@ class Fetcher:
         return min(found["host"] for found in await self._resolver.resolve(host))
 
     async def _send(
-        self, method: str, url: URL, gate: Gate, said: list[Statement] | None
+        self, method: str, url: URL, gate: Gate, said: list[consent.Statement] | None
     ) -> bytes | str | tuple[int, float | None]:
         """Send one request, and return a body, a Location, or the code and Retry-After of a busy host.
 
@@ -529,7 +505,9 @@ class Fetcher:
                         if code == 429 or pause_s is not None:
                             return code, pause_s
                     if code in REDIRECTS:
-                        return _location(response)
+                        if location := response.headers.get("Location"):
+                            return location
+                        raise Failed(Status.REDIRECT, f"HTTP {code} without a Location", code)
                     if code != 200:
                         raise Failed(Status.HTTP, f"HTTP {code}", code)
                     return await self._body(response, deadline, said)
@@ -539,39 +517,29 @@ class Fetcher:
             raise _failure(error, code) from None
 
     async def _body(
-        self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, said: list[Statement] | None
+        self, response: aiohttp.ClientResponse, deadline: asyncio.Timeout, said: list[consent.Statement] | None
     ) -> bytes:
         """Return the body, for a file of the site at most its first MAX_ROBOTS_BYTES; the memory of an image stays
         reserved."""
         policy, is_image = self._limits.consent, said is not None
         if said is not None:
-            said = [*said, *headers(response.headers, self._limits.agent, str(response.url))]
-            obey(said, policy, response.status)
+            said = [*said, *consent.headers(response.headers, self._limits.agent, str(response.url))]
+            consent.obey(said, policy, response.status)
         if response.method == "HEAD":
             return b""
-        limit_bytes = self._limits.body_bytes if is_image else MAX_ROBOTS_BYTES
+        limit_bytes = self._limits.body_bytes if is_image else consent.MAX_ROBOTS_BYTES
         length = response.content_length
         if is_image and length is not None and length > limit_bytes:
             raise Failed(Status.TOO_LARGE, f"{length:,} bytes; at most {limit_bytes:,}", response.status)
         with self._memory.arriving() as arriving:
             whole = await _read(response, Body(limit_bytes, image=is_image), arriving, deadline)
             if said is not None:
-                if policy is not Consent.ROBOTS and (found := metadata_of(whole)):
-                    read = partial(in_file, found=found, url=str(response.url))
+                if policy is not Consent.ROBOTS and (found := consent.metadata_of(whole)):
+                    read = partial(consent.in_file, found=found, url=str(response.url))
                     said += await asyncio.get_running_loop().run_in_executor(self._parser, read, whole)
-                    obey(said, policy, response.status)
+                    consent.obey(said, policy, response.status)
                 arriving.keep()
         return whole
-
-
-@asynccontextmanager
-async def _through(gates: Sequence[Gate], until_s: float) -> AsyncIterator[None]:
-    """Pass gates one after the other, and leave them."""
-    async with AsyncExitStack() as entered:
-        for gate in gates:
-            await gate.enter(until_s)
-            entered.callback(gate.leave)
-        yield
 
 
 def _session(limits: Limits, resolver: AbstractResolver) -> aiohttp.ClientSession:
@@ -628,13 +596,6 @@ async def _take(arriving: Arriving, num_bytes: int, deadline: asyncio.Timeout) -
     deadline.reschedule(None)
     await arriving.take(num_bytes)
     deadline.reschedule(loop.time() + left_s)
-
-
-def _location(response: aiohttp.ClientResponse) -> str:
-    location = response.headers.get("Location")
-    if not location:
-        raise Failed(Status.REDIRECT, f"HTTP {response.status} without a Location", response.status)
-    return location
 
 
 def _joined(url: URL, location: str) -> str:

@@ -200,15 +200,6 @@ class Cache(Generic[V]):
             self._weight -= entry.weight
 
 
-def _site_cache() -> Cache[Site]:
-    # Room for about 30,000 sites of an ordinary size. RFC 9309, 2.4: rules are kept for a day at most.
-    return Cache(128 << 20, 86_400.0, lambda site: site.weight_bytes)
-
-
-def _name_cache() -> Cache[list[ResolveResult]]:
-    return Cache(200_000, 300.0)
-
-
 @dataclass(frozen=True, slots=True)
 class Known:
     """Cached addresses of host names, and what sites say about the use of their images.
@@ -216,8 +207,9 @@ class Known:
     Calls of `fetch_many` in a process share one; they must run one after the other, with the same limits.
     """
 
-    names: Cache[list[ResolveResult]] = field(default_factory=_name_cache)
-    sites: Cache[Site] = field(default_factory=_site_cache)
+    names: Cache[list[ResolveResult]] = field(default_factory=lambda: Cache(200_000, 300.0))
+    # Room for about 30,000 sites of an ordinary size. RFC 9309, 2.4: rules are kept for a day at most.
+    sites: Cache[Site] = field(default_factory=lambda: Cache(128 << 20, 86_400.0, lambda site: site.weight_bytes))
 
     async def stop(self) -> None:
         """Cancel look-ups in flight; cached values stay."""

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from dataprep.web.client import fetch_many
 from dataprep.web.requests import Request, Status
 from tests.attacks import Attack
-from tests.support.fetching import loopback_limits
+from tests.support.fetching import fetch_many, loopback_limits
 from tests.support.memory_growth import MemoryGrowth
 from tests.support.name_server import name_server
 from tests.support.web_pages import DOMAIN, KINDS, Exchange, picture

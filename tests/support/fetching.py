@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import ipaddress
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dataprep.web.client import fetch_many
+from dataprep.web.client import Fetcher
 from dataprep.web.politeness import Known
 from dataprep.web.requests import Consent, Limits, Outcome, Request, Status
 from tests.support.web_server import Case, mixture, web_server_process
@@ -19,6 +19,16 @@ QUICK = {"read_s": 5.0, "answer_s": 9.0}
 """Limits for hosts that stall."""
 SLOW_HOST = {Status.TIMEOUT, Status.CONNECT, Status.HOST_DOWN, Status.HOST_BUSY, Status.ROBOTS_UNAVAILABLE, Status.DNS}
 LOOPBACK = (ipaddress.ip_network("127.0.0.0/8"),)
+
+
+async def fetch_many(
+    requests: Iterable[Request], limits: Limits, known: Known | None = None
+) -> AsyncGenerator[Outcome, None]:
+    """Fetch with a fetcher of their own."""
+    async with Fetcher(limits, known) as fetcher, contextlib.aclosing(fetcher.fetch_many(requests)) as outcomes:
+        async for outcome in outcomes:
+            yield outcome
+            del outcome  # now only the caller holds the body
 
 
 async def fetch_all(urls: Sequence[str], limits: Limits, known: Known | None = None) -> list[Outcome]:

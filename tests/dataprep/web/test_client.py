@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.web.addresses import Network
-from dataprep.web.client import Body, CheckedResolver, Fetcher, Memory, checked_socket, fetch_many
+from dataprep.web.client import Body, CheckedResolver, Fetcher, Memory, checked_socket
 from dataprep.web.politeness import Cache, Known
 from dataprep.web.requests import Failed, Request, Status
-from tests.support.fetching import fetch_mixture
+from tests.support.fetching import fetch_many, fetch_mixture
 from tests.support.markdown import ROOT
 from tests.support.name_server import NameServer, name_server
 from tests.support.web_pages import DOMAIN, KINDS, picture

@@ -14,13 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.errors import UsageError
-from dataprep.web import client, politeness
-from dataprep.web.client import fetch_many
+from dataprep.web import consent, politeness
 from dataprep.web.consent import Rules, rules_of
 from dataprep.web.politeness import FAILURE_KEPT_S, Cache, Gate, Gates, Known, retry_after_s
 from dataprep.web.requests import Failed, Limits, Request, Status
-from tests.support.fetching import fetch_all
+from tests.support.fetching import fetch_all, fetch_many
 from tests.support.web_pages import DOMAIN
 from tests.support.web_server import web_server
 
@@ -122,24 +120,6 @@ def test_workers_share_a_hosts_limits():
     assert limits.divided(1_000).memory_bytes == limits.body_bytes
 
 
-@pytest.mark.parametrize(
-    ("changed", "text"),
-    [
-        ({"contact": ""}, "sites must be able to reach the person who fetches"),
-        ({"contact": "https://a b"}, "is not an address"),
-        ({"contact": "https://a\r\nX: y"}, "is not an address"),
-        ({"agent": "our bot"}, "choose another name"),
-        ({"agent": "bot\r\nX:"}, "choose another name"),
-        ({"in_flight": 0}, "in_flight is 0; it must be positive"),
-        ({"read_s": -1.0}, "read_s is -1.0"),
-        ({"memory_bytes": 5}, "less than one body"),
-    ],
-)
-def test_limits_out_of_range_are_refused(changed, text):
-    with pytest.raises(UsageError, match=text):
-        Limits(**{"contact": "https://example.org/", **changed})
-
-
 def test_a_host_without_answers_gets_another_chance_later(monkeypatch):
     monkeypatch.setattr(politeness, "DOWN_S", 1_000.0)
 
@@ -200,7 +180,7 @@ def test_a_large_robots_txt_is_parsed_outside_the_event_loop(web, limits, monkey
         await ticking
         return found
 
-    monkeypatch.setattr(client, "rules_of", slowly)
+    monkeypatch.setattr(consent, "rules_of", slowly)
     web.robots[f"large.{DOMAIN}"] = "User-agent: *\nDisallow: /b/\n" + "# more\n" * 20_000
     assert asyncio.run(run()) == [Status.SUCCESS]
 

@@ -39,7 +39,9 @@ def test_the_user_agent_has_a_name_and_a_contact():
     assert Limits(contact="https://example.org/bot", agent="my-bot").user_agent.startswith("my-bot/")
 
 
-@pytest.mark.parametrize("contact", ["", "me", "me@example.org", "ftp://example.org", "https://", "mailto:me\r\nX: y"])
+@pytest.mark.parametrize(
+    "contact", ["", "me", "me@example.org", "ftp://example.org", "https://", "mailto:me\r\nX: y", "https://a b"]
+)
 def test_limits_without_a_contact_are_refused(contact: str):
     with pytest.raises(UsageError, match=r"give an https:// page or mailto:name@example\.org"):
         Limits(contact=contact)
@@ -51,7 +53,9 @@ def test_an_agent_name_that_robots_txt_cannot_address_is_refused(agent: str):
         Limits(contact=CONTACT, agent=agent)
 
 
-@pytest.mark.parametrize("name", ["in_flight", "body_bytes", "connect_s", "row_s", "host_connections", "host_per_s"])
+@pytest.mark.parametrize(
+    "name", ["in_flight", "body_bytes", "connect_s", "read_s", "row_s", "host_connections", "host_per_s"]
+)
 @pytest.mark.parametrize("value", [0, -1])
 def test_limits_of_0_or_less_are_refused(name: str, value: int):
     with pytest.raises(UsageError, match=f"{name} is {value}; it must be positive"):
