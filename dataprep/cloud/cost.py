@@ -15,23 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+from dataprep.cloud import region
 from dataprep.cloud.prices import ANYWHERE, Prices, fact
-from dataprep.cloud.region import (
-    CACHED,
-    CO_LOCATED,
-    MULTI_REGION,
-    PAID,
-    RAPID_CACHE,
-    UNKNOWN,
-    ZONE,
-    Verdict,
-    area_of,
-    can_cache,
-    describe,
-    placement,
-    region_of,
-    verdict,
-)
 from dataprep.messages import command_line, counted, shell_words, usd
 from dataprep.storage.gcs_location import BucketLocation
 
@@ -82,7 +67,9 @@ class Cost:
         )
 
 
-def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdict, prices: Prices) -> Cost | None:
+def reading_cost(
+    amounts: Sequence[Amount], bucket: BucketLocation, found: region.Verdict, prices: Prices
+) -> Cost | None:
     """Return the cost of reading the amounts once; None if the price of the transfer is unknown.
 
     If the verdict is CACHED, all of it is read from the cache, which already holds it.
@@ -90,9 +77,9 @@ def reading_cost(amounts: Sequence[Amount], bucket: BucketLocation, found: Verdi
     if found.usd_per_gib is None:
         return None
     transfer = found.usd_per_gib * sum(amount.num_bytes for amount in amounts) / GIB
-    if found.kind == CACHED:
+    if found.kind == region.CACHED:
         thousands = sum(amount.gets for amount in amounts) / 1000
-        usd_per_1000 = prices.find("cache_operations_per_1000", RAPID_CACHE, ANYWHERE) or 0.0
+        usd_per_1000 = prices.find("cache_operations_per_1000", region.RAPID_CACHE, ANYWHERE) or 0.0
         return Cost(transfer=transfer, retrieval=0.0, operations=thousands * usd_per_1000)
     retrieval = sum(_retrieval(amount, bucket, prices) for amount in amounts)
     gets = sum(
@@ -106,8 +93,8 @@ def writing_cost(inserts: int, gets: int, bucket: BucketLocation, num_bytes: int
     storage_class, kind = _billed_class(bucket.storage_class or _STANDARD, bucket), _kind(bucket)
     operations = inserts / 1000 * _operation("class_a_per_1000", storage_class, bucket, prices)
     operations += gets / 1000 * _operation("class_b_per_1000", storage_class, bucket, prices)
-    regions = placement(bucket)[1]
-    area = area_of(regions[0] if regions else bucket.location) or ""
+    regions = region.placement(bucket)[1]
+    area = region.area_of(regions[0] if regions else bucket.location) or ""
     written = prices.find("replication_per_gib", area, kind) or 0.0
     written += prices.find("write_per_gib", storage_class, kind) or 0.0
     return Cost(transfer=written * num_bytes / GIB, retrieval=0.0, operations=operations)
@@ -136,7 +123,7 @@ def _retrieval(amount: Amount, bucket: BucketLocation, prices: Prices) -> float:
 def _operation(item: str, storage_class: str, bucket: BucketLocation, prices: Prices) -> float:
     """Return the price of a thousand operations; with a hierarchical namespace they cost more."""
     usd = prices.find(item, _billed_class(storage_class, bucket), _kind(bucket)) or 0.0
-    return usd * fact("hns_operations_factor") if bucket.hierarchical and _kind(bucket) != ZONE else usd
+    return usd * fact("hns_operations_factor") if bucket.hierarchical and _kind(bucket) != region.ZONE else usd
 
 
 def _billed_class(storage_class: str, bucket: BucketLocation) -> str:
@@ -145,29 +132,29 @@ def _billed_class(storage_class: str, bucket: BucketLocation) -> str:
 
 
 def _kind(bucket: BucketLocation) -> str:
-    return placement(bucket)[0] or "region"
+    return region.placement(bucket)[0] or "region"
 
 
-def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices) -> Verdict:
+def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices) -> region.Verdict:
     """Return the transfer price of a copy from one bucket to another.
 
     A copy out of a dual-region is billed even into one of its own regions. If a bucket has several regions, the most
     expensive pair of regions counts.
     """
-    (kind, regions), (_, target_regions) = placement(source), placement(target)
-    shown = f"from {describe(source)} to {describe(target)}"
-    if source.location.lower() == target.location.lower() and (kind, regions) == placement(target):
-        return Verdict(CO_LOCATED, 0.0, f"{shown}: the same location")
+    (kind, regions), (_, target_regions) = region.placement(source), region.placement(target)
+    shown = f"from {region.describe(source)} to {region.describe(target)}"
+    if source.location.lower() == target.location.lower() and (kind, regions) == region.placement(target):
+        return region.Verdict(region.CO_LOCATED, 0.0, f"{shown}: the same location")
     starts = [source]
-    if kind != MULTI_REGION and regions:
-        starts = [BucketLocation(location=region, location_type="region") for region in regions]
+    if kind != region.MULTI_REGION and regions:
+        starts = [BucketLocation(location=each, location_type="region") for each in regions]
     ends = target_regions or (target.location,)
-    found = [verdict(start, end, prices) for start in starts for end in ends]
+    found = [region.verdict(start, end, prices) for start in starts for end in ends]
     unknown = next((each for each in found if each.usd_per_gib is None), None)
     if unknown is not None:
         return unknown
     price = max(each.usd_per_gib or 0.0 for each in found)
-    return Verdict(PAID if price else CO_LOCATED, price, shown)
+    return region.Verdict(region.PAID if price else region.CO_LOCATED, price, shown)
 
 
 def copying_cost(
@@ -303,7 +290,7 @@ def offers(reading: Reading, places: Places) -> list[Offer]:
     """Return the ways to read the data whose prices are known, the present one first."""
     amounts, where, prices = reading.amounts, places.where, places.prices
     plain = replace(places.bucket, caches=None)
-    found = verdict(plain, where, prices)
+    found = region.verdict(plain, where, prices)
     once = reading_cost(amounts, plain, found, prices)
     if once is None:
         return []
@@ -312,14 +299,14 @@ def offers(reading: Reading, places: Places) -> list[Offer]:
     places = replace(places, bucket=plain)
     if cached := _cache(reading, places, once):
         result.append(cached)
-    if found.kind not in (CO_LOCATED, UNKNOWN):
+    if found.kind not in (region.CO_LOCATED, region.UNKNOWN):
         result.append(_copy(reading, places, once))
     return result
 
 
 def storage_notes(found: Iterable[Offer]) -> list[str]:
     """Return a note if the storage of a copy or a cache is priced as in another region."""
-    regions = {region_of(offer.place) for offer in found if offer.kind in (CACHE, COPY)} - {STORAGE_REGION}
+    regions = {region.region_of(offer.place) for offer in found if offer.kind in (CACHE, COPY)} - {STORAGE_REGION}
     return [f"storage in {each} is priced as in {STORAGE_REGION}" for each in sorted(regions)]
 
 
@@ -371,17 +358,17 @@ def _copy(reading: Reading, places: Places, direct: Cost) -> Offer:
         places: The bucket and the reader.
         direct: Cost of one pass over the bucket.
     """
-    prices, region = places.prices, region_of(places.where)
-    beside = BucketLocation(location=region, location_type="region", storage_class="standard")
+    prices, here = places.prices, region.region_of(places.where)
+    beside = BucketLocation(location=here, location_type="region", storage_class="standard")
     standard = [replace(amount, storage_class="standard") for amount in reading.amounts]
-    near = reading_cost(standard, beside, Verdict(CO_LOCATED, 0.0, ""), prices) or direct.times(0)
+    near = reading_cost(standard, beside, region.Verdict(region.CO_LOCATED, 0.0, ""), prices) or direct.times(0)
     # Each rewritten object is one operation of class A.
     rewrites = sum(amount.objects for amount in reading.amounts) / 1000
     operations = rewrites * (prices.find("class_a_per_1000", "standard", "region") or 0.0)
     stored = prices.find("storage_per_gib_month", "standard", "region") or 0.0
     return Offer(
         kind=COPY,
-        place=region,
+        place=here,
         once=replace(direct, operations=operations),
         ingest=0.0,
         read=near.times(places.passes),
@@ -392,12 +379,12 @@ def _copy(reading: Reading, places: Places, direct: Cost) -> Offer:
 def _cache(reading: Reading, places: Places, once: Cost) -> Offer | None:
     """Return the costs of reading through an empty cache in the reader's zone; None if there cannot be one."""
     bucket, where, prices = places.bucket, places.where, places.prices
-    if can_cache(bucket, where) is False:
+    if region.can_cache(bucket, where) is False:
         return None
-    hit = verdict(replace(bucket, caches=(where.lower(),)), where, prices)
-    read = reading_cost(reading.amounts, bucket, hit, prices) if hit.kind == CACHED else None
-    stored = prices.find("cache_storage_per_gib_hour", RAPID_CACHE, ANYWHERE)
-    ingest = prices.find("cache_ingest_per_gib", RAPID_CACHE, ANYWHERE)
+    hit = region.verdict(replace(bucket, caches=(where.lower(),)), where, prices)
+    read = reading_cost(reading.amounts, bucket, hit, prices) if hit.kind == region.CACHED else None
+    stored = prices.find("cache_storage_per_gib_hour", region.RAPID_CACHE, ANYWHERE)
+    ingest = prices.find("cache_ingest_per_gib", region.RAPID_CACHE, ANYWHERE)
     if read is None or stored is None or ingest is None:
         return None
     size = reading.num_bytes / GIB

@@ -11,6 +11,7 @@ import re
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from dataprep.cloud.tpu import command_lines
@@ -237,28 +238,28 @@ def find_target(
     Raises:
         UsageError: There is no such TPU, or it is not ready.
     """
+    target = partial(command_lines.Target, place=place, internal_ip=internal_ip)
     if api != "compute-engine":
         node = gcloud.read(command_lines.describe_command(place))
         if gcloud.dry_run:
             gcloud.show("# then the same for every worker: 0, 1, …")
-            return command_lines.Target(place=place, api="tpu", instances=("0",), internal_ip=internal_ip)
+            return target(api="tpu", instances=("0",))
         if node is not None:
             if node.get("state") != "READY":
                 raise UsageError(
                     f"{place.name} is {node.get('state')}, expected READY; wait, and see dataprep tpu status"
                 )
             numbers = tuple(map(str, range(len(node.get("networkEndpoints") or [{}]))))
-            return command_lines.Target(place=place, api="tpu", instances=numbers, internal_ip=internal_ip)
+            return target(api="tpu", instances=numbers)
     machines = gcloud.read(command_lines.instances_command(place)) or []
     if gcloud.dry_run:
-        return command_lines.Target(place=place, api="compute-engine", instances=(place.name,), internal_ip=internal_ip)
+        return target(api="compute-engine", instances=(place.name,))
     if not machines:
         raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, `zone` and `project`")
     waiting = [machine["name"] for machine in machines if machine.get("status") != "RUNNING"]
     if waiting:
         raise UsageError(f"{place.name}: {', '.join(waiting)} not RUNNING; wait, and see dataprep tpu status")
-    names = tuple(sorted(machine["name"] for machine in machines))
-    return command_lines.Target(place=place, api="compute-engine", instances=names, internal_ip=internal_ip)
+    return target(api="compute-engine", instances=tuple(sorted(machine["name"] for machine in machines)))
 
 
 def find_zone(name: str, zone: str | None = None) -> str:
@@ -274,16 +275,18 @@ def find_zone(name: str, zone: str | None = None) -> str:
     """
     command_lines.check_name(name)
     listed = _entries("compute", "tpus", "tpu-vm", "list", zone=zone or "-")
-    found = [_zone_of(node) for node in listed if _last(node.get("name", "")) == name]
+    # A name is projects/P/locations/ZONE/nodes/NAME.
+    names: list[list[str]] = [node.get("name", "").split("/") for node in listed]
+    found = [words[-3] for words in names if words[-1] == name]
     if not found:
         vms = _entries("compute", "instances", "list", filter=f"name={name}", zones=zone)
-        found = [_last(vm.get("zone", "")) for vm in vms if vm.get("name") == name]
+        found = [vm.get("zone", "").rpartition("/")[2] for vm in vms if vm.get("name") == name]
     if len(found) == 1:
         return found[0]
     if found:
         raise UsageError(f"`tpu` {name}: TPUs of this name are in {', '.join(found)}; add `zone`")
-    names = ", ".join(sorted(_last(node.get("name", "")) for node in listed)[:MOST_LISTED]) or "none"
-    raise UsageError(f"`tpu` {name}: no such TPU; gcloud lists {names}: check the name and the project, or give `zone`")
+    known = ", ".join(sorted(words[-1] for words in names)[:MOST_LISTED]) or "none"
+    raise UsageError(f"`tpu` {name}: no such TPU; gcloud lists {known}: check the name and the project, or give `zone`")
 
 
 def _entries(*words: str, **flags: str | None) -> list[JsonObject]:
@@ -296,13 +299,3 @@ def _entries(*words: str, **flags: str | None) -> list[JsonObject]:
         raise UsageError(f"`tpu`: {error}, or give `zone`") from None
     except DataprepError as error:
         raise UndecidedError(f"`tpu`: {error}, or give `zone`") from error
-
-
-def _zone_of(node: JsonObject) -> str:
-    """Return the zone of a node of the TPU API, whose name is projects/P/locations/ZONE/nodes/NAME."""
-    zone: str = node["name"].split("/")[-3]
-    return zone
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

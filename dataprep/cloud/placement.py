@@ -13,7 +13,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from dataprep.cloud.prices import Prices, published_prices
@@ -38,7 +38,6 @@ DEADLINE_S = 1.5
 METADATA_IP = "169.254.169.254"
 """Address of the metadata server, used instead of its name, whose look-up may take longer than the requests."""
 _ROOT = "/computeMetadata/v1/instance/"
-_FLAVOR = {"Metadata-Flavor": "Google"}
 _HOSTS = "attributes/worker-network-endpoints"
 _MAX_ANSWER_BYTES = 1 << 20
 
@@ -249,13 +248,12 @@ def this_machine() -> Machine | None:
     server.
     """
     address = _address()
-    paths = {"zone": "zone"} if os.environ.get("TPU_SKIP_MDS_QUERY") == "1" else {"zone": "zone", "hosts": _HOSTS}
-    said = {} if address is None else _ask(address, paths)
+    paths = ["zone"] if os.environ.get("TPU_SKIP_MDS_QUERY") == "1" else ["zone", _HOSTS]
+    said = {} if address is None else _ask(address, *paths)
     if "zone" not in said:
         return None
-    return Machine(
-        zone=_last(said["zone"]), hosts=endpoints(said.get("hosts") or os.environ.get("TPU_WORKER_HOSTNAMES", ""))
-    )
+    hosts = said.get(_HOSTS) or os.environ.get("TPU_WORKER_HOSTNAMES", "")
+    return Machine(zone=said["zone"].rpartition("/")[2], hosts=endpoints(hosts))
 
 
 def _address() -> str | None:
@@ -271,11 +269,11 @@ def _address() -> str | None:
 # The process is part of the key. The answer would also hold after a fork, but another request costs nothing.
 @functools.lru_cache(maxsize=4)
 def _zone_at(_pid: int, address: str) -> str | None:
-    zone = _ask(address, {"zone": "zone"}).get("zone")
-    return _last(zone) if zone else None
+    zone = _ask(address, "zone").get("zone")
+    return zone.rpartition("/")[2] if zone else None
 
 
-def _ask(address: str, paths: Mapping[str, str]) -> dict[str, str]:
+def _ask(address: str, *paths: str) -> dict[str, str]:
     """Return the metadata server's answer for each path; paths without an answer in time are left out."""
     said: dict[str, str] = {}
     # A thread, because no timeout limits the look-up of a name, or a server that sends byte by byte.
@@ -285,27 +283,23 @@ def _ask(address: str, paths: Mapping[str, str]) -> dict[str, str]:
     return dict(said)
 
 
-def _ask_in_turn(address: str, paths: Mapping[str, str], said: dict[str, str]) -> None:
+def _ask_in_turn(address: str, paths: Iterable[str], said: dict[str, str]) -> None:
     """Request each path, until an answer is not Google's or the connection breaks."""
     import http.client
 
     with contextlib.suppress(OSError, http.client.HTTPException, ValueError), contextlib.ExitStack() as opened:
         connection = opened.enter_context(contextlib.closing(http.client.HTTPConnection(address, timeout=DEADLINE_S)))
-        for name, path in paths.items():
-            connection.request("GET", _ROOT + path, headers=_FLAVOR)
+        for path in paths:
+            connection.request("GET", _ROOT + path, headers={"Metadata-Flavor": "Google"})
             answer = connection.getresponse()
             text = answer.read(_MAX_ANSWER_BYTES).decode()
             if answer.headers.get("Metadata-Flavor") != "Google":
                 return
             if answer.status == http.HTTPStatus.OK:
-                said[name] = text.strip()
+                said[path] = text.strip()
 
 
 def endpoints(text: str) -> tuple[str, ...]:
     """Parse the hosts of `worker-network-endpoints`: an item is `name:uid:address`, or a name or address alone."""
     items = [item.strip() for item in text.split(",") if item.strip()]
     return tuple(item.split(":", 2)[2] if item.count(":") == 2 else item for item in items)
-
-
-def _last(path: str) -> str:
-    return path.rpartition("/")[2]

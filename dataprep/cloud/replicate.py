@@ -109,11 +109,12 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
 
 
 def _listed(storage: Storage, manifest: Manifest, data: bytes, present: Mapping[str, ObjectInfo]) -> Phases:
-    list_data = _images if FORMATS[manifest.format].one_file_per_image else _shards
+    shards = (_described(storage, shard, present) for split in manifest.splits for shard in split.shards)
+    is_folder = FORMATS[manifest.format].one_file_per_image
     index = [entry for split in manifest.splits for entry in (*index_files(split), split.events)]
     index += removed_entries(manifest)
     return (
-        tuple(list_data(storage, manifest, present)),
+        tuple(_images(storage, manifest, present) if is_folder else shards),
         tuple(_described(storage, entry, present) for entry in index),
         tuple(_described(storage, entry, present) for entry in manifest.files),
         (ObjectInfo(MANIFEST, len(data), crc32c_of_bytes(data)),),
@@ -280,12 +281,6 @@ def _run(
         pending.add(threads.submit(work, info))
     for future in as_completed(pending):
         future.result()
-
-
-def _shards(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
-    for split in manifest.splits:
-        for shard in split.shards:
-            yield _described(storage, shard, present)
 
 
 def _images(storage: Storage, manifest: Manifest, present: Mapping[str, ObjectInfo]) -> Iterator[ObjectInfo]:
