@@ -110,11 +110,11 @@ def dataset_phases(storage: Storage, find_faults: Callable[[Manifest], Iterable[
 
 def _listed(storage: Storage, manifest: Manifest, data: bytes, present: Mapping[str, ObjectInfo]) -> Phases:
     shards = (_described(storage, shard, present) for split in manifest.splits for shard in split.shards)
-    is_folder = FORMATS[manifest.format].one_file_per_image
+    samples = _images(storage, manifest, present) if FORMATS[manifest.format].one_file_per_image else shards
     index = [entry for split in manifest.splits for entry in (*index_files(split), split.events)]
     index += removed_entries(manifest)
     return (
-        tuple(_images(storage, manifest, present) if is_folder else shards),
+        tuple(samples),
         tuple(_described(storage, entry, present) for entry in index),
         tuple(_described(storage, entry, present) for entry in manifest.files),
         (ObjectInfo(MANIFEST, len(data), crc32c_of_bytes(data)),),
