@@ -43,14 +43,7 @@ if TYPE_CHECKING:
 
     from dataprep.column_functions import Columns, Samples
     from dataprep.commands.adopt import adopt
-    from dataprep.commands.build import (
-        build,
-        build_coco,
-        build_custom,
-        build_dataset,
-        build_folder,
-        build_table,
-    )
+    from dataprep.commands.build import build, build_coco, build_custom, build_dataset, build_folder, build_table
     from dataprep.commands.build_laion import build_laion
     from dataprep.commands.card import card
     from dataprep.commands.check_region import check_region

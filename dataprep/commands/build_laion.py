@@ -69,10 +69,7 @@ class SiteRequest(Request):
         rare=True,
     )
     nameserver: Texts = option(
-        "DNS server to use instead of this machine's; may be repeated.",
-        default=(),
-        metavar="ADDRESS",
-        rare=True,
+        "DNS server to use instead of this machine's; may be repeated.", default=(), metavar="ADDRESS", rare=True
     )
     verify_tls: bool = option("Accept any TLS certificate.", default=True, flag="--no-verify-tls", rare=True)
     in_flight: int = option("URLs in flight per worker.", default=1024, low=1)

@@ -78,11 +78,7 @@ class LocalRun(Watched):
     """Options of work in processes on this machine."""
 
     workers: int = option(
-        "Number of worker processes.",
-        default_factory=available_cores,
-        low=1,
-        shown="number of cores",
-        group=WHERE,
+        "Number of worker processes.", default_factory=available_cores, low=1, shown="number of cores", group=WHERE
     )
 
 

@@ -138,10 +138,7 @@ class CheckRegion(region_options.Priced, region_options.NamedTpu):
         "Buckets, or gs:// prefixes of datasets.", metavar="BUCKET_OR_URL...", kw_only=False, group=READ
     )
     zone: str | None = option(
-        "Zone or region of the reader.",
-        default=None,
-        shown="this machine's, from its metadata server",
-        group=WHERE,
+        "Zone or region of the reader.", default=None, shown="this machine's, from its metadata server", group=WHERE
     )
     epochs: int = option("Epochs of the complete training run.", default=1, low=1)
     hosts: int | None = option(
@@ -181,9 +178,7 @@ class CheckRegion(region_options.Priced, region_options.NamedTpu):
         rare=True,
     )
     replicas: bool = option(
-        "Examine the copy that a loader would read instead, if there is a cheaper copy.",
-        default=False,
-        group=READ,
+        "Examine the copy that a loader would read instead, if there is a cheaper copy.", default=False, group=READ
     )
 
     @property
@@ -333,8 +328,7 @@ def _print_advice(report: RegionReport, asked: CheckRegion) -> None:
     is_cheaper = epochs is not None and asked.epochs >= epochs
     what = "copy it near the reader" if is_cheaper else "read it where it is; a copy near the reader"
     _line(
-        "do",
-        f"{what}: {usd(report.copy.once.total)} once, then {usd(report.copy.kept)} per month to keep it; {pays}",
+        "do", f"{what}: {usd(report.copy.once.total)} once, then {usd(report.copy.kept)} per month to keep it; {pays}"
     )
     region_options.echo_commands(CheckRegion, report.commands)
     for offer in report.offers:

@@ -61,10 +61,7 @@ class Convert(ImageBuild):
     )
     name: str | None = option("Name of the new dataset.", default=None, shown="the old dataset's name", group=WRITE)
     shuffle: bool = option(
-        "Shuffle the samples with `seed`, or keep the order of the old shards.",
-        default=True,
-        either=True,
-        group=WRITE,
+        "Shuffle the samples with `seed`, or keep the order of the old shards.", default=True, either=True, group=WRITE
     )
     field: Texts = option(
         "Keep only this field of the samples as a feature, e.g. caption; may be repeated. Features that the dataset "

@@ -83,10 +83,7 @@ class Recheck(SiteRequest, LocalRun):
         "Folder or gs:// prefix for the results and takedown.txt; each check needs its own.", metavar="URL", group=WRITE
     )
     consent: Literal["strict", "published", "robots"] | None = option(
-        "Opt-outs to obey, as in a build.",
-        default=None,
-        shown="as in the build",
-        group=READ,
+        "Opt-outs to obey, as in a build.", default=None, shown="as in the build", group=READ
     )
     name: str = option("Name of the view without the refused images.", default="consent", metavar="NAME", group=WRITE)
     dry_run: bool = option("Count the images to ask about, and send no requests.", default=False, group=OTHER)

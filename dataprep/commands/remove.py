@@ -27,18 +27,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 import click
 
-from dataprep.arguments import (
-    OTHER,
-    READ,
-    WRITE,
-    Place,
-    Places,
-    command_of,
-    function_of,
-    option,
-    request,
-    texts,
-)
+from dataprep.arguments import OTHER, READ, WRITE, Place, Places, command_of, function_of, option, request, texts
 from dataprep.arrays import NDArray, np, pa, pq
 from dataprep.builder import finished
 from dataprep.builder.cards import own_cards, replace_cards
@@ -464,10 +453,7 @@ class _Rewriting:
             files |= {entry["file"]: entry for entry in sidecars}
             first += len(gone)
         new = replace(
-            self._manifest,
-            splits=tuple(splits.values()),
-            files=tuple(files.values()),
-            changes=tuple(changes),
+            self._manifest, splits=tuple(splits.values()), files=tuple(files.values()), changes=tuple(changes)
         )
         return finished.publish_revision(self._storage, self._manifest, self._data, new)
 

@@ -8,19 +8,7 @@ from dataclasses import asdict, replace
 
 import click
 
-from dataprep.arguments import (
-    OTHER,
-    READ,
-    WRITE,
-    Place,
-    Places,
-    Texts,
-    command_of,
-    function_of,
-    option,
-    request,
-    texts,
-)
+from dataprep.arguments import OTHER, READ, WRITE, Place, Places, Texts, command_of, function_of, option, request, texts
 from dataprep.builder.finished import readable_manifest
 from dataprep.commands.build_run import Watched, people
 from dataprep.commands.progress import ImageProgress, Viewer

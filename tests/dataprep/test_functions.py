@@ -174,10 +174,7 @@ WRONG = {
         "`format` must be one of imagefolder, tfrecord, webdataset, got 'webdatset'; did you mean webdataset?",
     ),
     "another type": (lambda: dataprep.verify("a", workers="two"), "`workers` must be a whole number, got 'two'"),
-    "a number out of its range": (
-        lambda: dataprep.adopt("a", workers=0),
-        "`workers` must be 1 or more, got 0",
-    ),
+    "a number out of its range": (lambda: dataprep.adopt("a", workers=0), "`workers` must be 1 or more, got 0"),
     "a flag that is text": (
         lambda: dataprep.card("a", overwrite="yes"),
         "`overwrite` must be True or False, got 'yes'",

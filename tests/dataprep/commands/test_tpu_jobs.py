@@ -425,7 +425,7 @@ def test_ssh_opens_a_shell_with_forwarded_ports_on_one_worker(pod):
     shown = tpu("ssh", "--dry-run", *words[-6:]).stdout.splitlines()[-1]
     assert shlex.split(shown) == pod.calls(" ssh ")[0]
     assert shlex.split(shown)[-3:] == [
-        *("--worker=1", "--ssh-flag=-L6006:localhost:6006", "--ssh-flag=-L80:localhost:9012"),
+        *("--worker=1", "--ssh-flag=-L6006:localhost:6006", "--ssh-flag=-L80:localhost:9012")
     ]
     with pytest.raises(UsageError, match="--worker 2: my-tpu has workers 0 to 1"):
         tpu("ssh", "--worker", "2")
