@@ -7,6 +7,7 @@ import errno
 import importlib
 import io
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -19,8 +20,9 @@ from dataprep.errors import DataprepError
 from dataprep.host.program import collect_rarely, names_advice, unsupported
 from dataprep.messages import did_you_mean, first_line, visible
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C: 128 + the number of SIGINT, as in shells."""
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""Exit codes after Ctrl-C and after SIGTERM, as in shells."""
+_AGAIN = "run the same command again to continue"
 NO_MEMORY = ("can't start new thread", "failed to map segment", "Cannot allocate memory")
 """Texts of errors, other than MemoryError, that threads and shared libraries raise when memory runs out."""
 COMMANDS = {
@@ -84,13 +86,26 @@ def group() -> None:
     """
 
 
+class _Terminated(SystemExit):
+    """SIGTERM was received. It ends the blocks that it comes through, as Ctrl-C does."""
+
+
+def _terminate(number: int, _frame: object) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+    raise _Terminated(TERMINATED)
+
+
 def main() -> None:
     """Run the command line, and end the process with the command's exit code."""
-    if sys.argv[1:2] != ["train"]:  # a training program's environment is that of its console script
+    if sys.argv[1:2] != ["train"]:  # a training program's environment and signals are those of its console script
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no linear algebra here: NumPy needs no thread per core
         collect_rarely()
+        signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = exit_code_of(group, "dataprep", after_ctrl_c="interrupted; run the same command again to continue")
+        code = exit_code_of(group, "dataprep", after_ctrl_c=f"interrupted; {_AGAIN}")
+    except _Terminated:
+        _tell(f"dataprep: terminated; {_AGAIN}")
+        code = TERMINATED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has closed the pipe: drop the rest
         code = 0

@@ -98,15 +98,15 @@ def test_a_build_succeeds_though_one_request_in_ten_fails(fmt, gcs, bucket_url, 
     assert digests(output) == reference(fmt, MANY)
 
 
-def _interrupted(arguments: list[object], output: Path) -> tuple[int, str]:
-    """Run a build, and press Ctrl-C when one shard is done; the exit code, and what was said on stderr."""
+def _interrupted(arguments: list[object], output: Path, number: signal.Signals) -> tuple[int, str]:
+    """Run a build, and send a signal when one shard is done; the exit code, and what was said on stderr."""
     process = subprocess.Popen(
         command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     while process.poll() is None and not list(output.glob("_build/*/*/receipts/*")):
         time.sleep(0.02)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGINT)
+    if process.poll() is None:  # Ctrl-C reaches the workers, too
+        (os.killpg if number == signal.SIGINT else os.kill)(process.pid, number)
     _, errors = process.communicate(timeout=800)
     return process.returncode, errors
 
@@ -126,16 +126,17 @@ def test_ctrl_c_while_a_build_imports_its_modules_is_one_line(originals, tmp_pat
     assert errors.strip().startswith("dataprep: interrupted") and len(errors.split("\n")) <= 3, errors
 
 
-def test_ctrl_c_ends_a_build_cleanly_and_a_rerun_continues_it(originals, reference, tmp_path):
+@pytest.mark.parametrize(("number", "word"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "terminated")])
+def test_a_signal_ends_a_build_cleanly_and_a_rerun_continues_it(originals, reference, tmp_path, number, word):
     output = tmp_path / "out"
     arguments = build_arguments("imagenet", originals["imagenet"], output, "webdataset", *MANY, "--workers", 2)
     for _ in range(5):  # on a busy machine a build may end before this process sees its first receipt
-        code, errors = _interrupted(arguments, output)
+        code, errors = _interrupted(arguments, output, number)
         if code != 0:
             break
         shutil.rmtree(output)
-    assert code == 130, errors
-    assert "interrupted; run the same command again to continue" in errors
+    assert code == 128 + number, errors
+    assert f"dataprep: {word}; run the same command again to continue\n" in errors
     assert "Traceback" not in errors
     assert build_warm("imagenet", originals["imagenet"], output, "webdataset", *MANY)["shards_built"] < 12
     assert digests(output) == reference("webdataset", MANY)
