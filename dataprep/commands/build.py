@@ -29,6 +29,7 @@ from dataprep.arguments import (
     WRITE,
     Pairs,
     Place,
+    Request,
     Texts,
     command_of,
     function_of,
@@ -181,13 +182,16 @@ class ImageBuild(Run):
             compare: Compare the archives with their published sizes and digests first.
         """
         ratio = default_ratio if self.max_reject_ratio is None else self.max_reject_ratio
+        append = isinstance(self, Growing) and self.append
+        if append and self.overwrite:
+            raise UsageError("`append` keeps the dataset, `overwrite` deletes it; give one of the two")
         asked = make(
             options=options,
             source_url=source_url,
             output_url=str(self.output),
             max_reject_ratio=ratio,
             overwrite=self.overwrite,
-            append=self.append,
+            append=append,
         )
         return Job(
             run=self,
@@ -200,7 +204,19 @@ class ImageBuild(Run):
 
 
 @request
-class PublishedBuild(ImageBuild):
+class Growing(Request):
+    """Options of builds that can add to a finished dataset."""
+
+    append: bool = option(
+        "Add samples that are new in the source to the dataset at `output`, as new shards. Existing samples are "
+        "compared but not changed; all options must match the dataset's.",
+        default=False,
+        group=WRITE,
+    )
+
+
+@request
+class PublishedBuild(ImageBuild, Growing):
     """Options of datasets whose archives have published counts and digests."""
 
     allow_partial: bool = option(
@@ -310,7 +326,7 @@ class BuildCoco(PublishedBuild):
 
 
 @request
-class OwnBuild(ImageBuild):
+class OwnBuild(ImageBuild, Growing):
     """Options about a user's own data."""
 
     name: str | None = option(
@@ -497,7 +513,7 @@ class BuildTable(OwnBuild):
 
 
 @request
-class BuildCustom(ImageBuild):
+class BuildCustom(ImageBuild, Growing):
     """Build with your own dataset class.
 
     The class says where each image is; dataprep checks, shuffles, packs and verifies the images.

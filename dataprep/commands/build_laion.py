@@ -311,7 +311,6 @@ class BuildLaion(WebRequest, Run):
             output_url=str(self.output),
             max_reject_ratio=1.0,
             overwrite=self.overwrite,
-            append=self.append,
             tables=TableRequest(
                 sources=sources,
                 columns=dict(self.column),

@@ -156,12 +156,6 @@ class Run(Guarded, NamedTpu, EngineRun):
         default=False,
         group=WRITE,
     )
-    append: bool = option(
-        "Add samples that are new in the source to the dataset at `output`, as new shards. Existing samples are "
-        "compared but not changed; all options must match the dataset's. Not for URL tables and conversions.",
-        default=False,
-        group=WRITE,
-    )
     dry_run: bool = option(
         "Print the plan, and leave nothing behind. If the build would refuse `output`, say why and exit with its code.",
         default=False,
@@ -180,12 +174,6 @@ class Run(Guarded, NamedTpu, EngineRun):
     def is_local(self) -> bool:
         """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
         return self.runner == LOCAL
-
-    def __post_init__(self) -> None:
-        """Check the values, and that they go together."""
-        super().__post_init__()
-        if self.append and self.overwrite:
-            raise UsageError("`append` keeps the dataset, `overwrite` deletes it; give one of the two")
 
 
 def people(asked: Request, *, quiet: bool) -> Viewer:

@@ -10,6 +10,7 @@ import dataprep as dataprep_functions
 from dataprep.dataset.column_files import ColumnType
 from dataprep.dataset.index import open_index
 from dataprep.dataset.manifest import read_manifest
+from dataprep.errors import UsageError
 from dataprep.sources.existing import stored_fields
 from dataprep.storage import open_storage
 from tests.support.adoption import adopt_here
@@ -189,3 +190,13 @@ def test_a_column_that_no_format_stores_or_that_is_missing_is_refused(pets, tmp_
     assert "--column ragged: of type int32 (2, any), which no format stores" in refuses(*convert, "ragged").stderr
     assert "column old has no values for" in refuses(*convert, "old").stderr
     assert "no column 'odl'; did you mean old" in refuses(*convert, "odl").stderr
+
+
+def test_only_builds_that_can_grow_have_append(tmp_path):
+    words = ["--output", tmp_path / "out", "--format", "tfrecord", "--append"]
+    for command in (["convert", "a"], ["build", "laion", "--source", "a", "--contact", "mailto:me@example.org"]):
+        assert "No such option '--append'" in refuses(*command, *words).stderr
+    with pytest.raises(UsageError, match="convert has no argument 'append'"):
+        dataprep_functions.convert("a", output="out", format="tfrecord", append=True)
+    with pytest.raises(UsageError, match="`append` keeps the dataset, `overwrite` deletes it; give one of the two"):
+        dataprep_functions.build_folder(source=tmp_path, output="out", format="tfrecord", append=True, overwrite=True)
