@@ -99,7 +99,7 @@ __all__ = [
     "select",
     "verify",
 ]
-_PLACES = {
+_ELSEWHERE = {
     "ColumnType": "dataprep.dataset.column_files",
     "Columns": "dataprep.column_functions",
     "DataprepError": "dataprep.errors",
@@ -108,38 +108,24 @@ _PLACES = {
     "Report": "dataprep.verification.run",
     "Samples": "dataprep.column_functions",
     "Summary": "dataprep.inspection.inspect",
-    "adopt": "dataprep.commands.adopt",
-    "build": "dataprep.commands.build",
     "build_coco": "dataprep.commands.build",
     "build_custom": "dataprep.commands.build",
     "build_dataset": "dataprep.commands.build",
     "build_folder": "dataprep.commands.build",
-    "build_laion": "dataprep.commands.build_laion",
     "build_table": "dataprep.commands.build",
-    "card": "dataprep.commands.card",
-    "check_region": "dataprep.commands.check_region",
-    "convert": "dataprep.commands.convert",
-    "inspect": "dataprep.commands.inspect",
-    "map": "dataprep.commands.map",
     "open": "dataprep.dataset.opened:open_dataset",
     "open_loader": "loaders.loader",
-    "plan_input": "dataprep.commands.plan_input",
-    "recheck": "dataprep.commands.recheck",
-    "remove": "dataprep.commands.remove",
-    "replicate": "dataprep.commands.replicate",
-    "retry_failed": "dataprep.commands.retry_failed",
-    "select": "dataprep.commands.select",
-    "verify": "dataprep.commands.verify",
 }
+"""Modules of the public names; all others are functions, each in the module of the command of its name."""
 
 
 def __getattr__(name: str) -> "Any":
     """Import a public name when it is first used, so that `import dataprep` is cheap."""
-    if name not in _PLACES:
+    if name not in __all__:
         raise AttributeError(f"module 'dataprep' has no attribute {name!r}")
     from importlib import import_module
 
-    module, _, attribute = _PLACES[name].partition(":")
+    module, _, attribute = _ELSEWHERE.get(name, f"dataprep.commands.{name}").partition(":")
     return getattr(import_module(module), attribute or name)
 
 

@@ -11,7 +11,7 @@
     command = command_of(Verify, run_and_print)  # dataprep verify shards --deep
 
 The field `shard_bytes` is the option --shard-bytes. Texts name the field, `shard_bytes`; the command line shows the
-option instead. Plain click commands use StrictCommand, which spells errors in the same way.
+option instead.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _UNITS = {"": 1} | {unit.lower(): size for unit, size in _SIZES.items()}
 _FIELD = re.compile(r"`([a-z][a-z0-9_]*)`")
 
 
-# The command line: types of values, and the class of all commands
+# The command line: types of values
 
 
 class Whole(click.IntRange):
@@ -137,69 +137,6 @@ class NamedDefaultOption(click.Option):
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default
         return extra
-
-
-class StrictCommand(click.Command):
-    """A command whose errors name its options; it refuses different values for an option that takes one.
-
-    Click itself would take the last value and silently drop the others.
-    """
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; in its errors, `shard_bytes` becomes --shard-bytes."""
-        try:
-            return super().invoke(ctx)
-        except DataprepError as error:
-            error.args = (self.spelled(str(error)), *error.args[1:])
-            raise
-
-    def spelled(self, text: str) -> str:
-        """Write the fields that a text names as options: `shard_bytes` becomes --shard-bytes."""
-        names = {str(each.name): each.opts[0] for each in self.params if isinstance(each, click.Option)}
-        names |= {name[2:].replace("-", "_"): name for name in list(names.values())}
-        return _FIELD.sub(lambda match: names.get(match[1], match[0]), text)
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments, and refuse those that contradict each other.
-
-        Raises:
-            UsageError: An option that takes one value has several.
-        """
-        given = list(args)  # click takes arguments out of the list as it reads them
-        rest = super().parse_args(ctx, args)
-        if not ctx.resilient_parsing:
-            self._refuse_several(ctx, given)
-        return rest
-
-    def _refuse_several(self, ctx: click.Context, args: list[str]) -> None:
-        parser = self.make_parser(ctx)
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        single = [option for option in options if not (option.multiple or option.count)]
-        for option in single:
-            collecting = copy(option)
-            collecting.multiple = True
-            collecting.add_to_parser(parser, ctx)  # replaces the option, because the parser keeps only its last value
-        found, _, _ = parser.parse_args(args)
-        for option in single:
-            values = list(dict.fromkeys(found.get(str(option.name), ())))
-            if len(values) > 1:
-                raise UsageError(_several(option, values))
-
-
-def _several(option: click.Option, values: list[Any]) -> str:
-    name = option.opts[0]
-    if option.is_flag:
-        return f"{name} and {option.secondary_opts[0]} are both given; leave one of them out"
-    *first, last = (" ".join(value) if isinstance(value, tuple) else str(value) for value in values)
-    given = f"{', '.join(first)} and {last}"
-    return f"{name} takes one value and is given {len(values)}: {given}; give one of them{_or_both(name, values)}"
-
-
-def _or_both(name: str, values: list[Any]) -> str:
-    """Return advice for users who repeat --source, to build from several sources."""
-    if name != "--source" or any("://" in value for value in values):
-        return ""
-    return f", or a folder that holds them: mkdir all && mv {shell_words(*values)} all, and then --source all"
 
 
 # Fields of a request
@@ -312,6 +249,14 @@ class Request:
             object.__setattr__(self, name, key.checked(getattr(self, name)))
 
 
+_FORMS: dict[Any, tuple[Any, str]] = {
+    str: (str | PathLike, "a text"),
+    Path: (str | Path, "a path"),
+    bool: (bool, "True or False"),
+}
+"""Allowed types of values by the kind of a field, and the words for them in errors."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     """A field of a request, and the type of its value."""
@@ -344,21 +289,14 @@ class _Key:
             return found
         if self.kind is Pairs:
             return self._pairs(value)
-        if self.kind is str:
-            if isinstance(value, PathLike):
-                value = fspath(value)
-            if not isinstance(value, str):
-                raise UsageError(f"`{self.name}` must be a text, got {value!r}")
-            self._check_choice(value)
-            return value
-        if self.kind is Path:
-            if not isinstance(value, str | Path):
-                raise UsageError(f"`{self.name}` must be a path, got {value!r}")
-            return Path(value)
-        if self.kind is bool:
-            if not isinstance(value, bool):
-                raise UsageError(f"`{self.name}` must be True or False, got {value!r}")
-            return value
+        if self.kind in _FORMS:
+            form, noun = _FORMS[self.kind]
+            if not isinstance(value, form):
+                raise UsageError(f"`{self.name}` must be {noun}, got {value!r}")
+            if self.kind is not str:
+                return self.kind(value)
+            self._check_choice(fspath(value))
+            return fspath(value)
         if self.kind not in (int, float):
             return value
         if self.count == 1:
@@ -416,20 +354,20 @@ _KEYS: dict[type, dict[str, _Key]] = {}
 def _keys(kind: type[Any]) -> dict[str, _Key]:
     """Return the options of a request by name: positional and required ones first, and a class's options before its
     bases'."""
-    if kind not in _KEYS:
-        hints = typing.get_type_hints(kind)
-        declared = {each.name: each for each in dataclasses.fields(kind) if "option" in each.metadata}
-        own_first = dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
-        keys = [_key(declared[name], hints[name], kind.option_of(name)) for name in own_first if name in declared]
-        order = [each.name for each in dataclasses.fields(kind)]  # the order in the class: its bases' fields first
-        keys.sort(
-            key=lambda key: (
-                not key.is_positional,
-                order.index(key.name) if key.is_positional else key.default is not dataclasses.MISSING,
-            )
+    if kind in _KEYS:
+        return _KEYS[kind]
+    hints = typing.get_type_hints(kind)
+    order = [each.name for each in dataclasses.fields(kind)]  # the order in the class: its bases' fields first
+    declared = {each.name: each for each in dataclasses.fields(kind) if "option" in each.metadata}
+    own_first = dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
+    keys = [_key(declared[name], hints[name], kind.option_of(name)) for name in own_first if name in declared]
+    keys.sort(
+        key=lambda key: (
+            not key.is_positional,
+            order.index(key.name) if key.is_positional else key.default is not dataclasses.MISSING,
         )
-        _KEYS[kind] = {key.name: key for key in keys}
-    return _KEYS[kind]
+    )
+    return _KEYS.setdefault(kind, {key.name: key for key in keys})
 
 
 def _key(field: dataclasses.Field[Any], hint: Any, spelling: str) -> _Key:
@@ -535,16 +473,50 @@ def _argument_lines(text: str) -> list[str]:
 # The door of the command line
 
 
-class RequestCommand(StrictCommand):
-    """A command whose options are the fields of a request, shown in groups."""
+class RequestCommand(click.Command):
+    """A command whose options are the fields of a request, shown in groups; errors name the options.
+
+    It refuses different values for an option that takes one. Click itself would take the last value and silently drop
+    the others.
+    """
 
     kind: type[Request] = Request
     has_json: ClassVar[bool] = True
     """Whether the command has the option --json."""
 
-    def spelled(self, text: str) -> str:
-        """Write the fields that a text names as options: `shard_bytes` becomes --shard-bytes."""
-        return spelled(self.kind, text)
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; in its errors, `shard_bytes` becomes --shard-bytes."""
+        try:
+            return super().invoke(ctx)
+        except DataprepError as error:
+            error.args = (spelled(self.kind, str(error)), *error.args[1:])
+            raise
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments, and refuse those that contradict each other.
+
+        Raises:
+            UsageError: An option that takes one value has several.
+        """
+        given = list(args)  # click takes arguments out of the list as it reads them
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            self._refuse_several(ctx, given)
+        return rest
+
+    def _refuse_several(self, ctx: click.Context, args: list[str]) -> None:
+        parser = self.make_parser(ctx)
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        single = [option for option in options if not (option.multiple or option.count)]
+        for option in single:
+            collecting = copy(option)
+            collecting.multiple = True
+            collecting.add_to_parser(parser, ctx)  # replaces the option, because the parser keeps only its last value
+        found, _, _ = parser.parse_args(args)
+        for option in single:
+            values = list(dict.fromkeys(found.get(str(option.name), ())))
+            if len(values) > 1:
+                raise UsageError(_several(option, values))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options group by group; rare ones only for --help-all."""
@@ -623,6 +595,19 @@ def command_of(
     command = cls(name, params=parameters, callback=callback, help=text, epilog=epilog)
     command.kind = typing.cast(type[Request], kind)
     return command
+
+
+def _several(option: click.Option, values: list[Any]) -> str:
+    """Return the error for an option that takes one value; who repeats --source wants to build from several sources."""
+    name = option.opts[0]
+    if option.is_flag:
+        return f"{name} and {option.secondary_opts[0]} are both given; leave one of them out"
+    *first, last = (" ".join(value) if isinstance(value, tuple) else str(value) for value in values)
+    given = f"{', '.join(first)} and {last}"
+    error = f"{name} takes one value and is given {len(values)}: {given}; give one of them"
+    if name != "--source" or any("://" in value for value in values):
+        return error
+    return f"{error}, or a folder that holds them: mkdir all && mv {shell_words(*values)} all, and then --source all"
 
 
 def _show_all_help(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

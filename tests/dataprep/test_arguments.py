@@ -13,7 +13,7 @@ from dataprep.arguments import (
     Bytes,
     Finite,
     Request,
-    StrictCommand,
+    RequestCommand,
     Whole,
     command_of,
     option,
@@ -55,7 +55,7 @@ def entries() -> Iterator[tuple[str, click.Command]]:
 def test_every_command_refuses_several_values_for_one():
     found = {**dict(commands(group)), **dict(entries()), "dataprep build module:NAME": command_named("module:NAME")}
     passed_on = {f"dataprep train {name}" for name in ENTRIES}
-    assert {name for name, each in found.items() if not isinstance(each, StrictCommand)} == passed_on
+    assert {name for name, each in found.items() if not isinstance(each, RequestCommand)} == passed_on
 
 
 REFUSED = {
@@ -89,7 +89,7 @@ def test_several_values_for_one_are_wrong_usage(case, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@click.command(cls=StrictCommand)
+@click.command(cls=RequestCommand)
 @click.option("--one", "-o")
 @click.option("--many", multiple=True)
 @click.option("--loud/--quiet", default=True)

@@ -142,7 +142,7 @@ def entry_of(
                 flag_value="",
                 hidden=True,
                 expose_value=False,
-                callback=_refuser(spelling, command.spelled(reason)),
+                callback=_refuser(spelling, spelled(kind, reason)),
             )
         )
     return command
