@@ -136,7 +136,7 @@ def _adopted(asked: Adopt) -> Dataset:
 
 
 def _run(asked: Adopt, viewer: Viewer) -> Adoption:
-    with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+    with AdoptProgress(viewer) as progress:
         adoption = adopt_data(asked.adoption(), progress, workers=asked.workers)
     if adoption.changes:
         raise UsageError(
@@ -148,7 +148,7 @@ def _run(asked: Adopt, viewer: Viewer) -> Adoption:
 
 def _looked_at(asked: Adopt, viewer: Viewer) -> Mapping[str, Any]:
     """Look at the data and read the first shard; nothing is written."""
-    with AdoptProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+    with AdoptProgress(viewer) as progress:
         progress.step("listing")
         data = open_linked(str(asked.url))
         found = find(data, asked.adoption())

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Protocol
 
 import click
 
@@ -70,7 +69,7 @@ class Watched(Billed):
 
     def viewer(self) -> Viewer:
         """Return the receiver of progress and messages of a Python function."""
-        return Viewer(is_python=True, callback=self.progress)
+        return Viewer(is_python=True, callback=self.progress, stall_s=60 * self.stall_minutes)
 
 
 @request
@@ -175,10 +174,15 @@ class Run(Guarded, NamedTpu, EngineRun):
         """Whether the workers are processes of this machine; other engines may ask a cluster for their number."""
         return self.runner == LOCAL
 
+    def job(self) -> Job:
+        """Return the requested build. Raises UsageError if the options do not fit together."""
+        raise NotImplementedError
+
 
 def people(asked: Request, *, quiet: bool) -> Viewer:
     """Return the receiver of progress and messages of a command."""
-    return Viewer(quiet=quiet, spell=partial(spelled, type(asked)))
+    stall_s = 60 * asked.stall_minutes if isinstance(asked, Watched) else None
+    return Viewer(quiet=quiet, stall_s=stall_s, spell=partial(spelled, type(asked)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,22 +195,11 @@ class Job:
     """Function that describes a plan in lines, for a dry run."""
     split_line: Callable[[SplitManifest], str]
     """Function that describes a finished split."""
-    open_progress: Callable[..., BuildProgress] = BuildProgress
-    """Function that makes the progress from `viewer` and `stall_s`."""
+    open_progress: Callable[[Viewer], BuildProgress] = BuildProgress
     check: Callable[[BuildProgress], object] = lambda _progress: None
     """Function that checks the originals, before anything else is read."""
     warnings: tuple[str, ...] = ()
     """Warnings about the request itself."""
-
-
-class Asked(Protocol):
-    """A request for a build: a `Run` with the dataset to build."""
-
-    def choice(self) -> EngineChoice:
-        """See `Run.choice`."""
-
-    def job(self) -> Job:
-        """Return the requested build. Raises UsageError if the options do not fit together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -257,7 +250,7 @@ def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
         guard(request.output_url, run.region_policy, where=reader, advice=_OUTPUT_ADVICE)
         if runs_here(run.runner) or builder is not None:
             guard(request.source_url, run.region_policy, where=builder)
-    with job.open_progress(viewer=viewer, stall_s=60 * run.stall_minutes) as progress:
+    with job.open_progress(viewer) as progress:
         for line in job.warnings:
             progress.warn(line, keep=False)
         job.check(progress)
@@ -276,7 +269,7 @@ def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
         return Built(result=result, elapsed_s=time.monotonic() - started_s, notes=progress.notes)
 
 
-def dataset_of(asked: Asked) -> Dataset:
+def dataset_of(asked: Run) -> Dataset:
     """Build for a Python function, and return the dataset; after a dry run the planned one.
 
     Raises:
@@ -303,7 +296,7 @@ def dataset_of(asked: Asked) -> Dataset:
     return Dataset(url=url, known=planned)
 
 
-def run_and_print(asked: Asked, *, as_json: bool) -> None:
+def run_and_print(asked: Run, *, as_json: bool) -> None:
     """Build for a command, and print the result.
 
     Raises:

@@ -61,7 +61,7 @@ from dataprep.cloud.region import (
 )
 from dataprep.commands import region_options
 from dataprep.commands.build_run import people
-from dataprep.commands.progress import Viewer
+from dataprep.commands.progress import PYTHON
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica
@@ -215,12 +215,8 @@ class RegionCheck:
         return PAID if PAID in verdicts else UNKNOWN if UNKNOWN in verdicts else "free"
 
 
-def _checked(asked: CheckRegion) -> RegionCheck:
+def _checked(asked: CheckRegion, note: region_options.Note = PYTHON.note) -> RegionCheck:
     """Examine the URLs of a request."""
-    return _examined(asked, Viewer(is_python=True).note)
-
-
-def _examined(asked: CheckRegion, note: region_options.Note) -> RegionCheck:
     located = None if asked.bucket_location is None else parse_location(asked.bucket_location)
     named = () if located is None else placement(located)[1]
     for line in unknown_regions(named):
@@ -237,7 +233,7 @@ def _examined(asked: CheckRegion, note: region_options.Note) -> RegionCheck:
 
 
 def _print(asked: CheckRegion, *, as_json: bool) -> int:
-    found = _examined(asked, people(asked, quiet=as_json).note)
+    found = _checked(asked, people(asked, quiet=as_json).note)
     if as_json:
         urls = [_json(each, found.notes) for each in found.reports]
         shown = ("epochs", "hosts", "hosts_read_all", "split", "months", "objects")

@@ -110,7 +110,7 @@ class Mapped:
         return "\n".join(lines)
 
 
-def _mapped(asked: Map, viewer: Viewer) -> Mapped:
+def _mapped(asked: Map, viewer: Viewer | None = None) -> Mapped:
     url, view = address(str(asked.url))
     if view:
         raise UsageError(
@@ -119,7 +119,7 @@ def _mapped(asked: Map, viewer: Viewer) -> Mapped:
         )
     asked.choice()  # refuses what no engine can do
     made, existed, types = dict[str, int](), dict[str, int](), dict[str, str]()
-    with BuildProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+    with BuildProgress(viewer or asked.viewer()) as progress:
         for name, given in asked.columns.items():
             work, make = _planned(asked, url, name, str(given), progress)
             column = None if asked.dry_run else make()
@@ -163,10 +163,5 @@ def _print(asked: Map, *, as_json: bool) -> None:
     click.echo(json.dumps(asdict(found)) if as_json else f"{found}{nothing}")
 
 
-def _function(asked: Map) -> Mapped:
-    """Add columns to a dataset."""
-    return _mapped(asked, asked.viewer())
-
-
-map = function_of(Map, _function, "map")
+map = function_of(Map, _mapped, "map")
 command = command_of(Map, _print, "map", epilog=EPILOG)

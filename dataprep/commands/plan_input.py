@@ -16,7 +16,7 @@ from dataprep.cloud.capacity import USABLE_SHARE, VCPU_SPEED, CapacityPlan, Reso
 from dataprep.cloud.plan import GIVEN, PACK, EnoughTpus, InputPlan, InputRequest, TrainingTime
 from dataprep.cloud.plan import plan_input as plan_input_of
 from dataprep.commands.build_run import people
-from dataprep.commands.progress import Viewer
+from dataprep.commands.progress import PYTHON, Viewer
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import counted, human_bytes
 
@@ -49,7 +49,7 @@ def _print(asked: InputRequest, *, as_json: bool) -> int:
     return 0 if any(row.accelerator for row in found.found) else _EXIT_CODES["input-bound"]
 
 
-def _planned(asked: InputRequest, viewer: Viewer = Viewer(is_python=True)) -> InputPlan | EnoughTpus:  # noqa: B008
+def _planned(asked: InputRequest, viewer: Viewer = PYTHON) -> InputPlan | EnoughTpus:
     """Return the plan for a request."""
     found = plan_input_of(asked)
     if isinstance(found, InputPlan) and found.accelerator.note:

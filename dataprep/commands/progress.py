@@ -63,6 +63,9 @@ class Viewer:
     is_python: bool = False
     """Whether a Python function reports: by callback and logging, and never by ending the process."""
     callback: Callback | None = None
+    stall_s: float | None = None
+    """Time without progress of the thread that enters an ImageProgress after which the process ends with an error,
+    because a hanging read cannot be interrupted. None for no limit. A Python function only warns."""
     spell: Callable[[str], str] = str
     """Function that writes the fields of a request in a message as people give them: as options of the command line."""
 
@@ -74,22 +77,24 @@ class Viewer:
             click.echo(f"note: {self.spell(line)}", err=True)
 
 
+PYTHON = Viewer(is_python=True)
+"""Receiver of the messages of a Python function that shows no progress."""
+
+
 class ImageProgress:
     """A progress bar over images with rate, bytes and remaining time.
 
     Args:
-        quiet: Print only warnings.
-        stall_s: Time without progress of the thread that enters the block after which the process ends with an error,
-            because a hanging read cannot be interrupted. None for no limit. A Python function only warns.
         viewer: Receiver of progress and messages; by default people on stderr.
+        quiet: Without a viewer, print only warnings.
     """
 
     _unit = "images"
 
-    def __init__(self, *, quiet: bool = False, stall_s: float | None = None, viewer: Viewer | None = None) -> None:
+    def __init__(self, viewer: Viewer | None = None, *, quiet: bool = False) -> None:
         self._viewer = viewer or Viewer(quiet=quiet)
-        self._is_watched = stall_s is not None and not self._viewer.is_python
-        self.stall_s = STALL_S if stall_s is None else stall_s
+        self._is_watched = self._viewer.stall_s is not None and not self._viewer.is_python
+        self.stall_s = self._viewer.stall_s or STALL_S
         self._watch = ExitStack()
         self.notes: list[str] = []
         """Lines that were logged, warnings included, for a result in JSON."""
@@ -130,8 +135,7 @@ class ImageProgress:
         self.notes.append(line)
         if self._viewer.is_python:
             _log.info("%s", line)
-        else:
-            self._print(line)
+        self._print(line)
 
     def _print(self, line: str) -> None:
         if self._viewer.is_python:
@@ -293,9 +297,8 @@ class LaionProgress(BuildProgress):
     """Shows the progress of a build from a table of URLs, where some rows become no image.
 
     Args:
-        quiet: Print only warnings.
-        stall_s: See `ImageProgress`.
         viewer: See `ImageProgress`.
+        quiet: See `ImageProgress`.
         lines: Function that describes how a number of shards that are left will be fetched.
     """
 
@@ -303,13 +306,12 @@ class LaionProgress(BuildProgress):
 
     def __init__(
         self,
+        viewer: Viewer | None = None,
         *,
         quiet: bool = False,
-        stall_s: float | None = None,
-        viewer: Viewer | None = None,
         lines: Callable[[Plan, int], Iterable[str]] = lambda _plan, _shards: (),
     ) -> None:
-        super().__init__(quiet=quiet, stall_s=stall_s, viewer=viewer)
+        super().__init__(viewer, quiet=quiet)
         self._lines = lines
         self._reasons: Counter[str] = Counter()
 
@@ -349,15 +351,10 @@ class VerifyProgress(ImageProgress):
 class CopyProgress(ImageProgress):
     """Shows the progress that `dataprep.cloud.replicate` reports from many threads, as a bar over megabytes."""
 
-    def __init__(self, *, quiet: bool = False, stall_s: float | None = None, viewer: Viewer | None = None) -> None:
-        super().__init__(quiet=quiet, stall_s=stall_s, viewer=viewer)
-        self._lock = threading.Lock()
-        self._objects = self._total_bytes = 0
-
     def copying(self, target: str, objects: int, num_bytes: int) -> None:
         """Begin the copy to one target."""
-        self._what, self._objects = f"copying to {target} (MB)", objects
-        self._total_bytes = num_bytes
+        self._lock = threading.Lock()
+        self._what, self._objects, self._total_bytes = f"copying to {target} (MB)", objects, num_bytes
         self._done = self._bytes = 0
         self._started_s = self._line_s = time.monotonic()
         self._show(self._what, 0, num_bytes // _MB, "")

@@ -317,13 +317,9 @@ def _takedown_lines(found: Rechecked, answers: list[Answers]) -> Iterator[str]:
         yield f"# {json.dumps(told)}\n{said.key}\n"
 
 
-def _rechecked(asked: Recheck, viewer: Viewer) -> Rechecked:
-    with AskingProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+def _rechecked(asked: Recheck, viewer: Viewer | None = None) -> Rechecked:
+    with AskingProgress(viewer or asked.viewer()) as progress:
         return recheck_images(asked, progress)
-
-
-def _function(asked: Recheck) -> Rechecked:
-    return _rechecked(asked, asked.viewer())
 
 
 def _print(asked: Recheck, *, as_json: bool) -> None:
@@ -336,5 +332,5 @@ def _print(asked: Recheck, *, as_json: bool) -> None:
         click.echo(str(found))
 
 
-recheck = function_of(Recheck, _function, "recheck")
+recheck = function_of(Recheck, _rechecked, "recheck")
 command = command_of(Recheck, _print, "recheck", epilog=EPILOG)

@@ -697,8 +697,9 @@ def _copy(stream: BinaryIO, num_bytes: int | None, read: HashingWriter, target: 
 # The command
 
 
-def _removed(asked: Remove, viewer: Viewer) -> Removal:
-    with ImageProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+def _removed(asked: Remove, viewer: Viewer | None = None) -> Removal:
+    """Remove samples; a list that names unknown samples is not an error."""
+    with ImageProgress(viewer or asked.viewer()) as progress:
         found = remove_samples(str(asked.url), texts(asked.keys), dry_run=asked.dry_run, progress=progress)
     return replace(found, unknown=()) if asked.allow_missing else found
 
@@ -710,10 +711,5 @@ def _print(asked: Remove, *, as_json: bool) -> None:
     print_unknown(found.unknown, "--keys")
 
 
-def _function(asked: Remove) -> Removal:
-    """Remove samples; a list that names unknown samples is not an error."""
-    return _removed(asked, asked.viewer())
-
-
-remove = function_of(Remove, _function, "remove")
+remove = function_of(Remove, _removed, "remove")
 command = command_of(Remove, _print, "remove", epilog=EPILOG)

@@ -85,16 +85,14 @@ class Replication:
     warnings: tuple[str, ...]
 
 
-def _replicated(asked: Replicate) -> Replication:
-    """Make the copies of a request."""
-    return _copied(asked, asked.viewer(), lambda _line: None)
-
-
-def _copied(asked: Replicate, viewer: Viewer, say: Callable[[str], object]) -> Replication:
-    prices, urls, url, stall_s = asked.table(), asked.places(), str(asked.url), 60 * asked.stall_minutes
+def _replicated(
+    asked: Replicate, viewer: Viewer | None = None, say: Callable[[str], object] = lambda _line: None
+) -> Replication:
+    """Make the copies of a request; `say` gets lines about them and their price first."""
+    prices, urls, url, viewer = asked.table(), asked.places(), str(asked.url), viewer or asked.viewer()
     if not all(is_bucket(each) for each in (url, *urls)):
         guard(url, asked.region_policy)  # this machine reads what Cloud Storage cannot copy by itself
-    with CopyProgress(viewer=viewer, stall_s=stall_s) as progress:
+    with CopyProgress(viewer) as progress:
         progress.step("listing the dataset and its copies")
         try:
             phases = dataset_phases(open_storage(url), shape_faults)
@@ -106,7 +104,7 @@ def _copied(asked: Replicate, viewer: Viewer, say: Callable[[str], object]) -> R
         say(printable(line) if not line.startswith(" ") else line)
     if asked.dry_run:
         return Replication(copies=tuple(plans), replicas=None, warnings=())
-    with CopyProgress(viewer=viewer, stall_s=stall_s) as progress:
+    with CopyProgress(viewer) as progress:
         for plan in plans:
             progress.copying(plan.copying.target.url, plan.copying.objects, plan.copying.num_bytes)
             copy_dataset(plan.copying, workers=asked.workers, copied=progress.copied)
@@ -122,7 +120,7 @@ def _print(asked: Replicate, *, as_json: bool) -> None:
         if not as_json:
             click.echo(line, err=not asked.dry_run)
 
-    found = _copied(asked, people(asked, quiet=as_json), say)
+    found = _replicated(asked, people(asked, quiet=as_json), say)
     if as_json:
         listed = (
             None if found.replicas is None else [{"url": each.url, **asdict(each.bucket)} for each in found.replicas]

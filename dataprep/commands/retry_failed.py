@@ -73,7 +73,7 @@ def _retried(asked: RetryFailed, viewer: Viewer) -> tuple[Retried | FetchedDatas
     """Fetch failed rows again; in a dry run count them by reason."""
     choice = Choice(reasons=texts(asked.reason), everything=asked.all)
     limits = limits_of(asked)
-    with LaionProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+    with LaionProgress(viewer) as progress:
         progress.step("looking for failed rows")
         if asked.dry_run:
             dataset = open_fetched(str(asked.url))

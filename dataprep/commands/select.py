@@ -88,7 +88,8 @@ class Select(Watched):
     dry_run: bool = option("Count the samples, and write nothing.", default=False, group=OTHER)
 
 
-def _selected(asked: Select, viewer: Viewer) -> Selection:
+def _selected(asked: Select, viewer: Viewer | None = None) -> Selection:
+    """Make a view; a list that names unknown samples is not an error."""
     url, of = address(str(asked.url))
     choice = Choice(
         of=of,
@@ -105,7 +106,7 @@ def _selected(asked: Select, viewer: Viewer) -> Selection:
         choice = before.choice
     elif replace(choice, of="") == Choice():
         raise UsageError("nothing is chosen; give `where`, `except`, `dedup` or `sample`")
-    with ImageProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+    with ImageProgress(viewer or asked.viewer()) as progress:
         samples = sum(split.samples for split in readable_manifest(open_storage(url)).splits)
         progress.begin("selecting", samples * (2 if choice.dedup else 1))
         found = select_samples(
@@ -147,10 +148,5 @@ def print_unknown(unknown: Sequence[str], of: str) -> None:
         raise SystemExit(UNKNOWN)
 
 
-def _function(asked: Select) -> Selection:
-    """Make a view; a list that names unknown samples is not an error."""
-    return _selected(asked, asked.viewer())
-
-
-select = function_of(Select, _function, "select")
+select = function_of(Select, _selected, "select")
 command = command_of(Select, _print, "select", epilog=EPILOG)

@@ -52,13 +52,8 @@ class Verify(LocalRun):
     )
 
 
-def _report(asked: Verify) -> Report:
-    """Verify the dataset of a request."""
-    return _verified(asked, asked.viewer())
-
-
-def _verified(asked: Verify, viewer: Viewer) -> Report:
-    with VerifyProgress(viewer=viewer, stall_s=60 * asked.stall_minutes) as progress:
+def _verified(asked: Verify, viewer: Viewer | None = None) -> Report:
+    with VerifyProgress(viewer or asked.viewer()) as progress:
         return verify_dataset(
             str(asked.url), deep=asked.deep, workers=asked.workers, progress=progress, replicas=asked.replicas
         )
@@ -96,7 +91,7 @@ def _print(asked: Verify, *, as_json: bool) -> None:
         )
 
 
-verify = function_of(Verify, _report, "verify")
+verify = function_of(Verify, _verified, "verify")
 command = command_of(Verify, _print, "verify", epilog=EPILOG)
 
 
