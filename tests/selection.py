@@ -22,12 +22,7 @@ INSPECTED = ("dataprep/inspection/", "dataprep/pages.py", "dataprep/commands/ins
 REPLICATED = ("dataprep/cloud/", "dataprep/storage/", "dataprep/dataset/", "dataprep/commands/replicate.py")
 DEMO = ("dataprep/demo/", "dataprep/commands/demo_data.py")
 ADOPTED = ("dataprep/adoption/", "dataprep/formats/", "dataprep/dataset/")
-TPU = (
-    "dataprep/cloud/",
-    "dataprep/commands/tpu.py",
-    "dataprep/commands/tpu_jobs.py",
-    "dataprep/commands/tpu_machines.py",
-)
+TPU = ("dataprep/cloud/", "dataprep/commands/tpu.py", "dataprep/commands/tpu_machines.py")
 LOADERS = ("loaders/", "dataprep/formats/", "dataprep/dataset/")
 TRAINING = ("train/", "loaders/", "tests/support/")
 DOCUMENTS = ("README.md", "DATA.md", "docs/", "llms.txt", "dataprep/commands/", "dataprep/cli.py", "scripts/demo.sh")
@@ -61,7 +56,6 @@ FULL: dict[str, tuple[str, ...]] = {
     ),
     "tests/dataprep/commands/test_replicate.py": REPLICATED,
     "tests/dataprep/commands/test_tpu.py": TPU,
-    "tests/dataprep/commands/test_tpu_jobs.py": TPU,
     "tests/dataprep/commands/test_tpu_machines.py": TPU,
     "tests/dataprep/commands/test_train.py": ("train/", "dataprep/commands/train.py"),
     "tests/dataprep/demo": DEMO,

@@ -15,7 +15,7 @@ import yaml
 from google.protobuf import json_format
 
 from dataprep.commands.build import command as build_command
-from dataprep.commands.tpu_jobs import run_command
+from dataprep.commands.tpu import run_command
 from pipelines.engines import Part, part_of
 from tests.support.kubernetes import fits_kubernetes
 from tests.support.markdown import ROOT, blocks, commands, words_of

@@ -24,7 +24,7 @@ MAY_BE_SKIPPED = {
     "cluster/test_slurm.py": "Slurm",
     "cluster/test_spark.py": "a second Python",
     "dataprep/commands/test_inspect_browser.py": "Chromium",
-    "dataprep/commands/test_tpu_jobs.py": "root",
+    "dataprep/commands/test_tpu.py": "root",
     "dataprep/storage/test_errors.py": "a tmpfs that its users can mount",
     "dataprep/cloud/tpu/test_command_lines.py": "the Google Cloud SDK",
     "dataprep/cloud/tpu/test_terraform.py": "terraform",

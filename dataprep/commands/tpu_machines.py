@@ -30,20 +30,8 @@ class Where:
     """Lines of a dry run, for its JSON."""
 
     @property
-    def place(self) -> command_lines.Place:
-        return self.asked.place
-
-    @property
-    def api(self) -> command_lines.Api | None:
-        return self.asked.api
-
-    @property
-    def dry_run(self) -> bool:
-        return self.asked.dry_run
-
-    @property
     def gcloud(self) -> Gcloud:
-        return Gcloud(self.shown.append if self.as_json else click.echo, dry_run=self.dry_run)
+        return Gcloud(self.shown.append if self.as_json else click.echo, dry_run=self.asked.dry_run)
 
     def say(self, text: str, *, nl: bool = True) -> None:
         """Print a line for the user, on stderr if stdout is for JSON."""
@@ -56,7 +44,7 @@ class Where:
             UsageError: There is no such TPU, or it is not ready.
         """
         gcloud, internal_ip = self.gcloud, isinstance(self.asked, command_lines.OnWorkers) and self.asked.internal_ip
-        return Fleet(gcloud, find_target(gcloud, self.place, self.api, internal_ip=internal_ip))
+        return Fleet(gcloud, find_target(gcloud, self.asked.place, self.asked.api, internal_ip=internal_ip))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,17 +149,16 @@ def _create(asked: command_lines.CreateTpu, where: Where) -> Done:
                 [command_lines.parse_share(share) for share in texts(asked.nfs)], texts(asked.package)
             )
             gcloud.show(f"cat > {shell_words(script)} <<'EOF'\n{text}EOF")
-            if not where.dry_run:
+            if not asked.dry_run:
                 if not script.exists():
                     undo.callback(script.unlink, missing_ok=True)
                 script.write_text(text)
         for argv in commands:
             gcloud.require(argv)
         undo.pop_all()
-    if not where.dry_run:
-        place = where.place
-        status = shell_words("dataprep", "tpu", "status", place.name, "--zone", place.zone)
-        note(f"{place.name}: requested; see its state with: {status}")
+    if not asked.dry_run:
+        status = shell_words("dataprep", "tpu", "status", asked.name, "--zone", asked.zone)
+        note(f"{asked.name}: requested; see its state with: {status}")
     return Done(facts={"type": asked.type, "api": asked.chosen_api, "startup_script": str(script)})
 
 
@@ -207,8 +194,8 @@ delete_command = tpu_command(DeleteTpu, _delete, "delete", "tpu delete my-tpu --
 
 def _deletion(where: Where) -> tuple[list[list[str]], str]:
     """Return the commands, and a description of what they delete."""
-    place, gcloud = where.place, where.gcloud
-    if where.api != "compute-engine":
+    place, gcloud = where.asked.place, where.gcloud
+    if where.asked.api != "compute-engine":
         node = gcloud.read(command_lines.describe_command(place)) or {}
         wanted = gcloud.read(command_lines.queued_command(place)) or {}
         if node or wanted or gcloud.dry_run:
@@ -216,7 +203,7 @@ def _deletion(where: Where) -> tuple[list[list[str]], str]:
             kind = f"{node.get('acceleratorType', 'TPU')} {place.name} in {place.zone} ({node.get('state', 'queued')})"
             return command_lines.delete_commands(target, queued=bool(wanted)), kind
     machines = tuple(machine["name"] for machine in gcloud.read(command_lines.instances_command(place)) or [])
-    if not machines and not where.api:
+    if not machines and not where.asked.api:
         raise UsageError(f"{place.name}: no such TPU in {place.zone}; check its name, --zone and --project")
     target = command_lines.Target(
         place=place, api="compute-engine", instances=machines or ((place.name,) if gcloud.dry_run else ())
@@ -259,14 +246,14 @@ def _notes(wanted: command_lines.CreateTpu) -> list[str]:
     return notes
 
 
-def state_of(where: Where, gcloud: Gcloud) -> Mapping[str, Any]:
+def state_of(where: Where) -> Mapping[str, Any]:
     """Look a TPU up in both services.
 
     Raises:
         UsageError: Neither service has a TPU of this name.
     """
-    place = where.place
-    if where.api != "compute-engine":
+    place, gcloud = where.asked.place, where.gcloud
+    if where.asked.api != "compute-engine":
         node = gcloud.read(command_lines.describe_command(place))
         if node:
             return {
