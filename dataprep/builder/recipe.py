@@ -181,10 +181,6 @@ class Recipe(ShardMaker):
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the requests and bytes for reading a build's originals."""
 
-    def web_bytes(self, plan: Plan) -> int:
-        """Return the bytes that a build downloads from the web, as an estimate; 0 if it needs no web."""
-        return 0
-
     @abstractmethod
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the names that a build writes, except indexes and manifest, whether they exist or not."""

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,22 +20,21 @@ from dataprep.arguments import WHERE, WRITE, Place, Request, Texts, option, requ
 from dataprep.builder.cards import cards_of, own_cards, write_cards
 from dataprep.builder.driver import BuildResult, plan_growth, prepare, refuse_output, run_build
 from dataprep.builder.finished import numbering_faults
-from dataprep.builder.merge import rejects_too_many
-from dataprep.builder.output import card_plan, open_build
+from dataprep.builder.output import card_plan
 from dataprep.builder.plan import BuildRequest, Plan
-from dataprep.builder.recipe import BuildJob, Engine, Traffic, recipe_of
-from dataprep.cloud.cost import GIB, Amount, Cost, reading_cost, writing_cost
+from dataprep.builder.recipe import Engine, Traffic, recipe_of
+from dataprep.cloud.cost import Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone
-from dataprep.cloud.prices import ANYWHERE, published_prices
+from dataprep.cloud.prices import published_prices
 from dataprep.commands.progress import BuildProgress, Callback, Viewer
 from dataprep.commands.region_options import Billed, Guarded, NamedTpu, named_place, place_of_workers, runs_here
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.opened import Dataset, Planned
-from dataprep.dataset.records import Manifest, ShardReceipt, SplitManifest
+from dataprep.dataset.records import SplitManifest
 from dataprep.errors import BuildError, DataprepError, SourceError, StorageError, UsageError
 from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
-from dataprep.messages import counted, human_bytes, shell_words, usd
+from dataprep.messages import counted, shell_words, usd
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, Part, engine_module, part_of
 
@@ -217,8 +216,9 @@ class Drafted:
 
     plan: Plan
     buckets: list[PlannedBucket]
-    worker_lines: list[str]
     notes: list[str]
+    unknown: str
+    """Why it is not known whether the build would refuse its output; empty if it is known."""
     refusal: DataprepError | None
     """Error that the build would refuse its output with."""
 
@@ -258,7 +258,8 @@ def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
             return _draft(job, choice, progress, reader=reader, builder=builder)
         started_s = time.monotonic()
         try:
-            with _open_engine(request, choice, progress) as engine:
+            modules = recipe_of(request.options.dataset).worker_modules
+            with open_engine(choice, modules, request.source_url, request.output_url, progress) as engine:
                 result = run_build(
                     request, engine, progress, lambda result: _write_cards(request.output_url, result, progress)
                 )
@@ -327,12 +328,11 @@ def _draft(
     else:
         plan = prepare(request, progress, keep=False).plan
         refusal, unknown = _refusal(request, plan)
-    unknowns = [unknown] if unknown else []
     return Drafted(
         plan=plan,
         buckets=list(_planned_buckets(plan, request, run, reader=reader, builder=builder)),
-        worker_lines=[*private_worker_lines(plan, choice.options), *unknowns],
-        notes=[*progress.notes, *unknowns],
+        notes=[*progress.notes, unknown] if unknown else progress.notes,
+        unknown=unknown,
         refusal=refusal,
     )
 
@@ -361,15 +361,6 @@ def open_engine(
         warn=progress.warn,
     )
     return engine_module(choice.runner).open_engine(choice, work)
-
-
-@contextmanager
-def _open_engine(request: BuildRequest, choice: EngineChoice, progress: BuildProgress) -> Iterator[Engine]:
-    modules = recipe_of(request.options.dataset).worker_modules
-    with open_engine(choice, modules, request.source_url, request.output_url, progress) as engine:
-        if choice.options:
-            engine = telling(engine, choice.options, progress.warn)
-        yield engine
 
 
 def shards_at_once(run: Run, urls: tuple[str, ...]) -> int:
@@ -429,23 +420,13 @@ def _print_draft(draft: Drafted, job: Job, *, as_json: bool) -> None:
         )
         for line in job.plan_lines(plan):
             click.echo(line)
-        for line in draft.worker_lines:
-            click.echo(f"  {line}")
+        if draft.unknown:
+            click.echo(f"  {draft.unknown}")
         for bucket in draft.buckets:
             click.echo(bucket.line)
         click.echo("Nothing was built or left behind (--dry-run).")
     if draft.refusal is not None:
         raise draft.refusal
-
-
-def _rejected_before(manifest: Manifest, request: BuildRequest) -> str:
-    """Return a clause about rejected images that this request would not allow; empty if it allows all."""
-    ratio = request.max_reject_ratio
-    odd = [split for split in manifest.splits if rejects_too_many(split, ratio)]
-    if not odd:
-        return ""
-    counts = ", ".join(f"{counted(sum(split.rejected.values()), 'rejected image')} in {split.name}" for split in odd)
-    return f", though it has {counts}, more than --max-reject-ratio {ratio:g} allows: it was built with a higher ratio"
 
 
 def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
@@ -464,8 +445,8 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
         return
     if not (result.shards_built or result.assembled or result.others):
         click.echo(
-            f"{output} was already complete; nothing was done{_rejected_before(manifest, request)}. The contents were "
-            f"not compared; check them with: dataprep verify {shell_words(output)}"
+            f"{output} was already complete; nothing was done. The contents were not compared; check them with: "
+            f"dataprep verify {shell_words(output)}"
         )
         return
     samples = counted(sum(split.samples for split in manifest.splits), "sample")
@@ -473,46 +454,6 @@ def _print_built(built: Built, job: Job, *, as_json: bool) -> None:
     labels = " without labels" if is_bare else ""
     verify = shell_words("dataprep", "verify", output)
     click.echo(f"{output} is complete: {samples}{labels} in {built.elapsed_s:.1f} s; check it with: {verify}")
-
-
-_PRIVATE = "--no_use_public_ips"
-
-
-def private_worker_lines(plan: Plan, options: Sequence[str]) -> list[str]:
-    """Describe what workers without public addresses need for a build; no line if they have public addresses.
-
-    Args:
-        options: Options of a Beam runner.
-    """
-    if _PRIVATE not in options:
-        return []
-    lines = [
-        f"{_PRIVATE}: workers reach buckets only if their subnetwork has Private Google Access: gcloud compute "
-        "networks subnets update SUBNETWORK --region=REGION --enable-private-ip-google-access"
-    ]
-    web_bytes = recipe_of(plan.options.dataset).web_bytes(plan)
-    if web_bytes:
-        lines.append(
-            f"{_PRIVATE}: workers reach the web only through Cloud NAT, which costs about {usd(nat_cost(web_bytes))} "
-            f"for {human_bytes(web_bytes)} of downloads; with public addresses, they are free"
-        )
-    return lines
-
-
-def nat_cost(web_bytes: int) -> float:
-    """Return the price of downloads through Cloud NAT, in USD, without the gateway's hours, which cost cents."""
-    return web_bytes / GIB * (published_prices().find("nat_per_gib", ANYWHERE, ANYWHERE) or 0.0)
-
-
-def telling(engine: Engine, options: Sequence[str], log: Callable[[str], object]) -> Engine:
-    """Return an engine that first logs `private_worker_lines`."""
-
-    def tell(job: BuildJob, indexes: list[int]) -> Iterator[ShardReceipt]:
-        for line in private_worker_lines(open_build(job.output_url, job.root, job.pointer).plan, options):
-            log(line)
-        yield from engine(job, indexes)
-
-    return tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,12 +56,6 @@ to their names; the manifest after it was put; and both before the build's own f
 costs one more read of plan.json."""
 _TABLE_GETS, _TABLE_GETS_A_SHARD = 4, 2
 """Reads of a table's size and footer, in addition to its rows: when it is measured, and for every shard."""
-ALIVE_SHARE = 0.68
-"""Share of LAION-400M's links that answered early in 2024 (img2dataset's issue 400); other tables differ."""
-IMAGE_BYTES = 190_000
-"""Mean size of a download, from img2dataset's authors: 1,300 images a second over 2 Gbit/s."""
-
-
 TOP_REASONS = 5
 _REFUSED = "refused address"
 
@@ -128,11 +122,6 @@ class WebRecipe(Recipe):
         windows = sum(-(-num_bytes // TABLE_WINDOW_BYTES) for num_bytes in tables)
         gets = _TABLE_GETS * len(tables) + _TABLE_GETS_A_SHARD * plan.num_shards + max(plan.num_shards, windows)
         return Traffic(2 * (len(tables) // PAGE_OBJECTS + 1), gets, sum(tables))
-
-    def web_bytes(self, plan: Plan) -> int:
-        """Return the bytes of the images that are still online, estimated from the number of rows."""
-        rows = sum(sum(split.shard_samples) for split in plan.splits)
-        return round(rows * ALIVE_SHARE * IMAGE_BYTES)
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         """Yield the TFDS files, the three files of every shard, and the files that a retry may have added."""

@@ -8,6 +8,7 @@ from dataprep.cloud.prices import ANYWHERE, Prices, published_prices, read_price
 from dataprep.cloud.region import verdict
 from dataprep.errors import UsageError
 from dataprep.storage.gcs_location import BucketLocation
+from tests.support.markdown import ROOT
 
 EUROPE = BucketLocation(location="EUROPE-WEST4", location_type="region", storage_class="STANDARD")
 US = BucketLocation(location="US", location_type="multi-region", storage_class="STANDARD")
@@ -81,3 +82,9 @@ def test_a_table_begins_with_its_source_or_date(name):
     text = resources.files("dataprep").joinpath("data", name).read_text(encoding="utf-8")
     assert text.startswith("#")
     assert "20" in text.partition("\n\n")[0]
+
+
+def test_the_price_of_cloud_nat_in_the_documents_is_the_published_one():
+    price = published_prices().find("nat_per_gib", ANYWHERE, ANYWHERE)
+    assert 53e12 / 2**30 * price == pytest.approx(2_200, abs=50)
+    assert "about 2,200 USD for 53 TB" in (ROOT / "docs/clusters.md").read_text()

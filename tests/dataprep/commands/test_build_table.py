@@ -120,15 +120,3 @@ def test_pictures_that_no_row_names_are_told(tmp_path):
     assert f"{told}, so they are left out: 'images/empty.jpg', 'images/scan.tif'\n" in shown.stderr
     run = dataprep(*command(source, tmp_path / "out", "--workers", 1, "--json"))
     assert any(note.startswith(told) for note in json.loads(run.stdout)["notes"])
-
-
-def test_a_dataset_with_more_rejected_images_than_are_allowed_says_so_when_it_is_whole_already(tmp_path):
-    source, output = pictures(tmp_path / "pics", "images/cut.jpg,1"), tmp_path / "out"
-    write_files(tmp_path / "pics", {"images/cut.jpg": picture(1)[:300]})
-    assert dataprep(*command(source, output, "--max-reject-ratio", 0.1, "--workers", 1)).returncode == 0
-    again = succeeds(*command(source, output))
-    assert (
-        "was already complete; nothing was done, though it has 1 rejected image in train, more than "
-        "--max-reject-ratio 0 allows: it was built with a higher ratio"
-    ) in again.stdout
-    assert "nothing was done. The contents" in dataprep(*command(source, output, "--max-reject-ratio", 0.1)).stdout

@@ -208,10 +208,6 @@ def test_tables_are_measured_and_read_once():
     assert large.gets - small.gets == 10 - 2
 
 
-def test_downloads_are_estimated_from_rows_the_share_of_living_links_and_their_size():
-    assert WEB.web_bytes(plan_of(10)) == 1000 * 0.68 * 190_000
-
-
 ENTRY: FileEntry = {"file": "x", "bytes": 0, "sha256": ""}
 
 
