@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 DISTRIBUTION = "tpu-dataprep"
 """Name under which pip installs this project. `dataprep`, the name to import, is another project's on the index."""
@@ -51,6 +51,8 @@ class SourceError(DataprepError):
     exit_code = 2
     missing: Iterable[tuple[str, str]] = ()
     """Missing images that a table names, each with its row; the error's text names only the first ones."""
+    columns: Mapping[str, str] = {}
+    """Columns of a table that cannot be features, each with the reason, if nothing else is wrong."""
 
 
 class ImageError(DataprepError):

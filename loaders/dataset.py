@@ -364,6 +364,8 @@ class PlainData:
     """Folder or gs:// URL that keeps the index; None: a folder in the user's cache."""
     grows: bool = False
     """Whether to open the known part of a large folder while the rest is indexed; see `Dataset.growth`."""
+    fields: tuple[str, ...] = ()
+    """Fields that the copy of parquet files must have."""
 
 
 _INDEXED_WHOLE = PlainData()
@@ -412,7 +414,8 @@ def open_dataset(
         refuse_mixture(url)
         from loaders.fetch.plain import indexed  # here, so that opening a dataset does not load what makes an index
 
-        (url, growth), compare = indexed(storage, plain.index, grows=plain.grows and split == HEAD_SPLIT), False
+        grows, compare = plain.grows and split == HEAD_SPLIT, False
+        url, growth = indexed(storage, plain.index, grows=grows, fields=plain.fields)
         storage = with_deadline(open_storage(url), deadline_s)
         _guard(storage, region_policy)
         if (manifest := _manifest(storage)) is None:

@@ -186,7 +186,7 @@ def open_configured(
         split,
         config.region_policy,
         deadline_s=config.deadline_s,
-        plain=PlainData(config.index, grows=grows and config.shuffle),
+        plain=PlainData(config.index, grows=grows and config.shuffle, fields=config.fields),
     )
     try:
         return loader_of(dataset, config)

@@ -130,7 +130,7 @@ class Samples:
         config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
         if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
             raise UsageError(f"epochs must be None, or 1 or more of shuffled data, got {epochs!r}")
-        plain = PlainData(config.index)
+        plain = PlainData(config.index, fields=config.fields)
         dataset = open_dataset(str(url), split, config.region_policy, deadline_s=config.deadline_s, plain=plain)
         return cls(dataset, config, images, epochs)
 

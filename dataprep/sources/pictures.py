@@ -80,8 +80,10 @@ class Columns:
         self, defaults: Mapping[str, str], drop: frozenset[str], *, leave_out: str = LEAVE_OUT, refuse: Refuse = at_once
     ) -> None:
         self._refuse = refuse
-        self._refused: set[str] = set()
-        """Columns that cannot be features."""
+        self.faults: dict[str, str] = {}
+        """Columns that cannot be features, each with the reason."""
+        self.num_faults = 0
+        """Number of values and columns that were refused."""
         self._defaults, self._drop, self._leave_out = dict(defaults), drop, leave_out
         self._types: dict[str, _Types | _TextTypes] = {}
         self._missing: dict[str, str] = {}
@@ -106,7 +108,7 @@ class Columns:
         for name in self._types.keys() - values.keys():
             self._missing.setdefault(name, row.where)
         self._first_row = self._first_row or row.where
-        used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self._refused}
+        used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self.faults}
         kept = msgspec.msgpack.encode(used)
         if len(kept) > MAX_ANNOTATION_BYTES:
             self._refuse(
@@ -122,8 +124,12 @@ class Columns:
         try:
             self._types[name].add(value, _Place(name, where, self._leave_out))
         except ColumnError as error:
-            self._refused.add(name)
-            self._refuse(error)
+            self._refuse_column(name, error)
+
+    def _refuse_column(self, name: str, error: ColumnError) -> None:
+        self.faults[name] = error.reason
+        self.num_faults += 1
+        self._refuse(error)
 
     def features(self) -> dict[str, Feature]:
         """Return the type of every column that has one.
@@ -138,11 +144,11 @@ class Columns:
                 )
             )
         found = {}
-        for name in sorted(self._types.keys() - self._refused):
+        for name in sorted(self._types.keys() - self.faults):
             try:
                 found[name] = self._feature(name)
             except ColumnError as error:
-                self._refuse(error)
+                self._refuse_column(name, error)
         return found
 
     def _feature(self, name: str) -> Feature:

@@ -294,6 +294,10 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                 return self._opened(dataset, reading)
         except SourceError as error:
             error.missing = self._unusable.missing
+            faults = self._columns.faults
+            if faults and self._problems.count == self._columns.num_faults:
+                labels = {own_pictures.LABEL_COLUMN, *self._table_columns.classes}
+                error.columns = faults if labels.isdisjoint(faults) else {}
             raise
 
     def _opened(self, dataset: Table, reading: base.Reading) -> own_pictures.OpenedDataset:

@@ -154,7 +154,12 @@ def _head_files(data: Storage, images: int) -> HeadFiles | None:
 
 
 def indexed(
-    data: Storage, index: str | None, *, grows: bool = False, heads: tuple[int, ...] = ()
+    data: Storage,
+    index: str | None,
+    *,
+    grows: bool = False,
+    heads: tuple[int, ...] = (),
+    fields: tuple[str, ...] = (),
 ) -> tuple[str, Growth | None]:
     """Index plain data, unless they are indexed and unchanged, and return the URL of the index.
 
@@ -164,6 +169,7 @@ def indexed(
         grows: Whether to return the index of a head of a large folder in a bucket, and the `Growth` that indexes the
             rest.
         heads: Numbers of images with which the index of a folder begins; empty for HEADS.
+        fields: Columns of parquet files that must be copied with the pictures; others that cannot be are left out.
 
     Raises:
         UsageError: The data do not exist.
@@ -184,9 +190,8 @@ def indexed(
     if is_new:
         _check_writable(open_storage(index))
     if tables := _tables(data):
-        with _options_of("build", "table", source=data.url, output="DIR", format="webdataset"):
-            return _copied(data, tables, index, is_own), None
-    with _options_of("adopt", data.url, index="DIR"):
+        return _copied(data, tables, index, is_own, fields), None
+    with _options_of(command_line("adopt", data.url, index="DIR")):
         if grows and is_new and (files := _head_files(data, HEADS[0])):
             growth = Growth(data, index)
             try:
@@ -204,15 +209,18 @@ def indexed(
 
 
 @contextmanager
-def _options_of(*words: str, **fields: str) -> Iterator[None]:
-    """Add the command to an error inside the block that names its options, because loaders lack them."""
+def _options_of(command: str) -> Iterator[None]:
+    """Add a command to an error inside the block that names its options, because loaders lack them."""
     try:
         yield
     except DataprepError as error:
-        text, found = _OPTION.subn(lambda match: f"--{match[1].replace('_', '-')}", str(error))
-        if found:
-            error.args = (f"{text} (options of `{command_line(*words, **fields)}`, whose DIR can then be loaded)",)
+        error.args = (_with_command(str(error), command),)
         raise
+
+
+def _with_command(text: str, command: str) -> str:
+    text, found = _OPTION.subn(lambda match: f"--{match[1].replace('_', '-')}", text)
+    return f"{text} (options of `{command}`, whose DIR can then be loaded)" if found else text
 
 
 def _check_writable(index: Storage) -> None:
@@ -235,8 +243,9 @@ def _tables(data: Storage) -> dict[str, int]:
     return {info.name: info.num_bytes for info in data.list() if info.name.endswith(PARQUET)}
 
 
-def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool) -> str:
-    """Copy the pictures in parquet files, which cannot be read one at a time, into tars; return their URL.
+def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool, fields: tuple[str, ...]) -> str:
+    """Copy the pictures in parquet files, which cannot be read one at a time, into tars; return their URL. Columns that
+    cannot be features, such as one without a value in some row, are left out unless `fields` names them.
 
     Raises:
         UsageError: The disk has not enough room, or the tables have no column of pictures; or a place that the user
@@ -246,7 +255,8 @@ def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool) ->
 
     place, num_bytes = open_storage(output), sum(tables.values())
     found = read_manifest(place)
-    if found is not None and {each["name"]: each["bytes"] for each in found.sources} == tables:
+    is_copy = found is not None and {each["name"]: each["bytes"] for each in found.sources} == tables
+    if found is not None and is_copy and not (is_own and {*fields} & {*found.options.get("own", {}).get("drop", ())}):
         say(f"{data.url}: {dataprep.open(place.url)!r}".splitlines()[0])
         return place.url
     if found is not None and not is_own:
@@ -263,8 +273,21 @@ def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool) ->
                 f"{place.url} has {human_bytes(free_bytes)} left; set index to another folder or a bucket"
             )
     say(f"{data.url}: copying the pictures in parquet files, {human_bytes(num_bytes)}, to {place.url}, once")
-    dataprep.build_table(source=data.url, output=place.url, format="webdataset", overwrite=found is not None)
-    return place.url
+    command = command_line("build", "table", source=data.url, output="DIR", format="webdataset")
+    drop: list[str] = []
+    with _options_of(command):
+        while True:
+            try:
+                dataprep.build_table(
+                    source=data.url, output=place.url, format="webdataset", overwrite=found is not None, drop=drop
+                )
+                return place.url
+            except SourceError as error:
+                if not error.columns or not error.columns.keys().isdisjoint(fields):
+                    raise
+                reasons = "; ".join(error.columns.values())
+                say(_with_command(f"{data.url}: left out of the copy: {reasons}", command))
+                drop += error.columns
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from dataprep.errors import UsageError
 from dataprep.messages import quoted, shortened
 from dataprep.storage import open_storage
 from loaders.config import LoaderConfig
-from loaders.dataset import DATASET_FIELD, open_dataset
+from loaders.dataset import DATASET_FIELD, PlainData, open_dataset
 from loaders.engine.batch import (
     BatchPlan,
     Data,
@@ -221,21 +221,26 @@ class Mixture:
             kind = _MixedPackLoader
         elif config.view_groups:
             kind = _MixedViewLoader
-        dataset = self.open_dataset(split, config.region_policy, deadline_s=config.deadline_s)
+        dataset = self.open_dataset(split, config.region_policy, deadline_s=config.deadline_s, fields=config.fields)
         return kind(dataset, self.spec, config)
 
     def open_dataset(
-        self, split: str, region_policy: str = "refuse", *, deadline_s: float = DEADLINE_S
+        self,
+        split: str,
+        region_policy: str = "refuse",
+        *,
+        deadline_s: float = DEADLINE_S,
+        fields: tuple[str, ...] = (),
     ) -> MixedDataset:
-        """Read the manifests of all datasets; arguments as for `loaders.dataset.open_dataset`.
+        """Read the manifests of all datasets; arguments as for `loaders.dataset.open_dataset` and `PlainData`.
 
         Raises:
             UsageError: A dataset or split does not exist, or two datasets have the same images.
         """
-        parts = []
+        parts, share, plain = [], 1 / len(self.spec.sources), PlainData(fields=fields)
         for source in self.spec.sources:
-            dataset = open_dataset(source.url, source.split or split, region_policy, deadline_s=deadline_s)
-            share = 1 / len(self.spec.sources)
+            split_name = source.split or split
+            dataset = open_dataset(source.url, split_name, region_policy, deadline_s=deadline_s, plain=plain)
             parts.append(Part(source.name, dataset, source.at_end, source.epochs, share, share))
         _refuse_same(self.spec.label, parts)
         names = shortened(", ".join(part.name for part in parts), 200)

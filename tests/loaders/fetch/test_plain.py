@@ -110,6 +110,31 @@ def test_pictures_inside_of_parquet_are_copied_once(tmp_path, monkeypatch, capsy
         open_loader(tmp_path / "data", index=tmp_path / "other", **SMALL)
 
 
+def test_a_value_that_parquet_lacks_matters_only_where_its_column_is_asked_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    rows = [{"image": {"bytes": image_of(n), "path": None}, "caption": "a", "age": n or None} for n in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data/train.parquet")
+    for _ in range(2):
+        assert len(seen(tmp_path / "data", fields=("caption",))[0]) == 6
+    told = capsys.readouterr().err
+    assert told.count(f"left out of the copy: {tmp_path}/data/train.parquet row 1: column 'age' has no value") == 1
+    assert "; --default age=VALUE keeps it (options of `dataprep build table" in told
+    for _ in range(2):  # with a copy and without
+        with pytest.raises(SourceError, match="row 1: column 'age' has no value"):
+            open_loader(tmp_path / "data", fields=("age",), **SMALL)
+        shutil.rmtree(tmp_path / "cache")
+
+
+def test_a_label_that_parquet_lacks_is_always_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    rows = [{"image": {"bytes": image_of(n), "path": None}, "label": n or None} for n in range(3)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data/train.parquet")
+    with pytest.raises(SourceError, match="column 'label' has no value"):
+        open_loader(tmp_path / "data", **SMALL)
+
+
 def test_tables_that_need_an_option_name_the_command_that_has_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pictures = pa.array([{"bytes": image_of(0), "path": None}])
