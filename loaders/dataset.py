@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 
 from dataprep.arrays import NDArray, np
 from dataprep.dataset.adopted import (
@@ -24,7 +24,7 @@ from dataprep.dataset.adopted import (
     refuse_changed,
 )
 from dataprep.dataset.column_files import OpenedColumn, find_column, opened_column
-from dataprep.dataset.features import Features, Values, annotation_values
+from dataprep.dataset.features import Values, annotation_values
 from dataprep.dataset.manifest import no_dataset, read_manifest, refuse_other_sizes
 from dataprep.dataset.paths import HEAD_SPLIT
 from dataprep.dataset.records import NO_LABEL, Head, Manifest, SplitManifest, ViewedSplit
@@ -48,75 +48,9 @@ MAX_ANNOTATIONS_BYTES = 2**32
 """Maximum size of the annotations of an image folder's split, which are kept in memory."""
 
 
-class FieldReader(Protocol):
-    """Reads the fields of one split; safe in many threads."""
-
-    def read(self, record: bytes, shard: int, sample: int) -> Values:
-        """Return the values of a sample's fields, by name.
-
-        Args:
-            record: Bytes of the sample in its shard; for an image folder, the image.
-            shard: Number of the shard.
-            sample: Number of the sample in it.
-
-        Raises:
-            FormatError: A field does not exist, or its record or file is damaged.
-        """
-
-
-def open_fields(storage: Storage, manifest: Manifest, split: SplitManifest, names: tuple[str, ...]) -> FieldReader:
-    """Return a reader of fields, which reads nothing before its first call.
-
-    Raises:
-        UsageError: The dataset has no such fields.
-    """
-    check_fields(manifest.format, names, manifest.features)
-    if FORMATS[manifest.format].one_file_per_image:
-        return _FolderFields(storage, manifest, split, names)
-    return _RecordFields(manifest.format, names, manifest.features)
-
-
-def check_stored_fields(
-    storage: Storage, manifest: Manifest, split: SplitManifest, index: SplitIndex, names: tuple[str, ...]
-) -> None:
-    """Raise UsageError if the samples have no fields of these names; the message lists those that they have.
-
-    Fields that the manifest does not describe are searched in the first record and, if they are not there, in up to two
-    others. A record that cannot be read raises an error only when it is loaded.
-    """
-    unknown = [name for name in names if name not in manifest.features]
-    if not unknown or FORMATS[manifest.format].one_file_per_image:
-        return
-    filled = [number for number, shard in enumerate(split.shards) if shard["samples"]]
-    missing: UsageError | None = None
-    for shard in dict.fromkeys((filled[0], filled[len(filled) // 2], filled[-1])):
-        try:
-            record = _first_record(storage, index, shard)
-            check_record_fields(manifest.format, record, unknown, manifest.features)
-        except UsageError as error:
-            missing = missing or error
-        except (DataprepError, OSError):
-            return
-        else:
-            return
-    if missing is not None:
-        raise UsageError(f"{storage.url}: {missing}") from missing
-
-
-def _first_record(storage: Storage, index: SplitIndex, shard: int) -> bytes:
-    entries = index.shard(shard)
-    offset, num_bytes = int(entries.record_offset[0]), int(entries.record_bytes[0])
-    return storage.read_range(index.file_of(shard, entries, 0), offset, num_bytes)
-
-
-class _RecordFields:
-    """Reads fields from the records of a packed format."""
-
-    def __init__(self, format_name: str, names: tuple[str, ...], features: Features) -> None:
-        self._format, self._names, self._features = format_name, names, features
-
-    def read(self, record: bytes, shard: int, sample: int) -> Values:
-        return read_fields(self._format, record, self._names, self._features)
+ReadFields: TypeAlias = Callable[[bytes, int, int], Values]
+"""Returns the values of a sample's fields, by name, in any thread. It takes the sample's record (for an image folder,
+the image), the number of its shard, and its number there. Raises FormatError if the record or file is damaged."""
 
 
 class _FolderFields:
@@ -304,15 +238,32 @@ class Dataset:
             check_fields(self.manifest.format, stored, self.manifest.features)
 
     def check_stored_fields(self, names: tuple[str, ...], index: SplitIndex, deadline_s: float) -> None:
-        """Raise UsageError if the samples have no fields of these names; a record may be read for this.
+        """Raise UsageError if the samples have no fields of these names; the message lists those that they have.
 
-        Args:
-            names: Names of fields.
-            index: Index of the split.
-            deadline_s: Seconds without an answer from the bucket after which reading fails.
+        Fields that the manifest does not describe are searched in the first record and, if they are not there, in up to
+        two others. A record that cannot be read raises an error only when it is loaded.
         """
-        storage, stored = with_deadline(self.storage, deadline_s), self.stored_fields(names)
-        check_stored_fields(storage, self.manifest, self.split, index, stored)
+        manifest = self.manifest
+        unknown = [name for name in self.stored_fields(names) if name not in manifest.features]
+        if not unknown or FORMATS[manifest.format].one_file_per_image:
+            return
+        storage = with_deadline(self.storage, deadline_s)
+        filled = [number for number, shard in enumerate(self.split.shards) if shard["samples"]]
+        missing: UsageError | None = None
+        for shard in dict.fromkeys((filled[0], filled[len(filled) // 2], filled[-1])):
+            try:
+                entries = index.shard(shard)
+                offset, num_bytes = int(entries.record_offset[0]), int(entries.record_bytes[0])
+                record = storage.read_range(index.file_of(shard, entries, 0), offset, num_bytes)
+                check_record_fields(manifest.format, record, unknown, manifest.features)
+            except UsageError as error:
+                missing = missing or error
+            except (DataprepError, OSError):
+                return
+            else:
+                return
+        if missing is not None:
+            raise UsageError(f"{storage.url}: {missing}") from missing
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the fields of a loader that are stored with the images: all except columns."""
@@ -340,13 +291,18 @@ class Dataset:
         ]
         return open_fetcher(self.storage, index, settings, columns)
 
-    def open_fields(self, names: tuple[str, ...]) -> FieldReader:
-        """Open a reader of fields that are stored with each image, such as a caption.
+    def open_fields(self, names: tuple[str, ...]) -> ReadFields:
+        """Return a reader of fields that are stored with each image, such as a caption. It reads nothing before its
+        first call.
 
         Raises:
             UsageError: The dataset has no such fields.
         """
-        return open_fields(self.storage, self.manifest, self.split, names)
+        name, features = self.manifest.format, self.manifest.features
+        check_fields(name, names, features)
+        if FORMATS[name].one_file_per_image:
+            return _FolderFields(self.storage, self.manifest, self.split, names).read
+        return lambda record, shard, sample: read_fields(name, record, names, features)
 
     @cached_property
     def _index_storage(self) -> Storage:

@@ -349,7 +349,7 @@ class Pipeline:
         self._dataset, self._index, self._origin_of = dataset, index, dataset.origin_of
         self._config, self._stats = config, stats
         stored = dataset.stored_fields(config.fields)
-        self._fields = dataset.open_fields(stored) if stored else None
+        self._stored_fields = dataset.open_fields(stored) if stored else None
         self.decoder = open_decoder(interpolation=config.interpolation, backend=config.decoder)
         self._fetcher = dataset.open_fetcher(index, fetch_settings(config, whole_records=bool(stored)))
         self.activity = Activity()
@@ -470,10 +470,10 @@ class Pipeline:
             raise FormatError(f"{self._where(image)}: {error}") from error
 
     def _read_fields(self, record: bytes, image: _Image, rows: Rows) -> None:
-        if self._fields is None:
+        if self._stored_fields is None:
             return
         try:
-            values = self._fields.read(record, image.pick.piece.shard, image.pick.sample)
+            values = self._stored_fields(record, image.pick.piece.shard, image.pick.sample)
         except FormatError as error:
             raise FormatError(f"{self._where(image)}: {error}") from error
         for name, value in values.items():

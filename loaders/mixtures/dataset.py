@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import lcm
 from numbers import Rational, Real
 from os import PathLike
@@ -37,7 +37,7 @@ from dataprep.errors import UsageError
 from dataprep.messages import not_one_of, quoted
 from dataprep.storage import absolute
 from dataprep.storage.base import Storage, read_bounded
-from loaders.dataset import DATASET_FIELD, Dataset, FieldReader, Origin
+from loaders.dataset import DATASET_FIELD, Dataset, Origin, ReadFields
 from loaders.fetch.fetcher import COUNTERS, Fetcher, FetchSettings, Ticket
 from loaders.fetch.index import DEADLINE_S, MAX_INDEX_BYTES, Found, ShardIndex, SplitIndex, with_deadline
 from loaders.mixtures.order import MAX_TOTAL, AtEnd, whole_weights
@@ -299,17 +299,14 @@ class MixedDataset(Dataset):
 
     @property
     def data_url(self) -> str:
-        """URL of the mixture's file."""
         return self.url
 
     @property
     def is_local(self) -> bool:
-        """Whether all shards are on a local disk."""
         return all(part.dataset.is_local for part in self.parts)
 
     @property
     def origin_of(self) -> Callable[[int], Origin]:
-        """Function that says which dataset a shard belongs to."""
         return lambda shard: self.origins[self.part_of(shard)[0]]
 
     def part_of(self, shard: int) -> tuple[int, int]:
@@ -349,7 +346,6 @@ class MixedDataset(Dataset):
             self._check_type(name)
 
     def check_stored_fields(self, names: tuple[str, ...], index: SplitIndex, deadline_s: float) -> None:
-        """Raise UsageError if the samples of a dataset have no fields of these names."""
         for part, own in zip(self.parts, _parts_of(index), strict=True):
             part.dataset.check_stored_fields(self.stored_fields(names), own, deadline_s)
 
@@ -371,22 +367,16 @@ class MixedDataset(Dataset):
             raise UsageError(f"field {name!r} must have the same type in all datasets of a mixture, got {found}")
 
     def stored_fields(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the fields that are stored with the images."""
         return tuple(name for name in super().stored_fields(names) if name != DATASET_FIELD)
 
     def open_index(self, deadline_s: float, max_bytes: int = MAX_INDEX_BYTES) -> MixedIndex:
         """Open a reader of all indexes; each gets memory for its entries in proportion to its samples."""
-        samples = max(1, self.split.samples)
+        samples, datasets = max(1, self.split.samples), [part.dataset for part in self.parts]
         return MixedIndex(
-            self,
-            [
-                part.dataset.open_index(deadline_s, max_bytes * part.dataset.split.samples // samples)
-                for part in self.parts
-            ],
+            self, [each.open_index(deadline_s, max_bytes * each.split.samples // samples) for each in datasets]
         )
 
     def url_of(self, shard: int, file: str) -> str:
-        """Return the URL of a file that belongs to a shard."""
         number, own = self.part_of(shard)
         return self.parts[number].dataset.url_of(own, file)
 
@@ -394,9 +384,14 @@ class MixedDataset(Dataset):
         """Start a fetcher for each dataset; together they stay within the settings."""
         return MixedFetcher(self, _parts_of(index), settings)
 
-    def open_fields(self, names: tuple[str, ...]) -> FieldReader:
-        """Open a reader of fields that are stored with each image."""
-        return _MixedFields(self, names)
+    def open_fields(self, names: tuple[str, ...]) -> ReadFields:
+        readers = [part.dataset.open_fields(names) for part in self.parts]
+
+        def read(record: bytes, shard: int, sample: int) -> Values:
+            number, own = self.part_of(shard)
+            return readers[number](record, own, sample)
+
+        return read
 
 
 class MixedIndex(SplitIndex):
@@ -407,32 +402,26 @@ class MixedIndex(SplitIndex):
         self.one_file_per_image = all(part.one_file_per_image for part in self.parts)
 
     def shard(self, shard: int) -> ShardIndex:
-        """Return the entries of one shard."""
         number, own = self._mixed.part_of(shard)
         return self.parts[number].shard(own)
 
     def load(self, shard: int) -> None:
-        """Read the entries of a shard now."""
         number, own = self._mixed.part_of(shard)
         self.parts[number].load(own)
 
     def find(self, piece: Piece) -> Found:
-        """Return the entries of a piece, among others."""
         number, own = self._mixed.part_of(piece.shard)
         return self.parts[number].find(piece._replace(shard=own))
 
     def file_of(self, shard: int, entries: ShardIndex, entry: int) -> str:
-        """Return the stored object that holds one of these entries of a shard."""
         number, own = self._mixed.part_of(shard)
         return self.parts[number].file_of(own, entries, entry)
 
     def shard_file(self, shard: int) -> str:
-        """Return the name of a shard's file."""
         number, own = self._mixed.part_of(shard)
         return self.parts[number].shard_file(own)
 
     def claims_sizes(self, shard: int) -> bool:
-        """Whether a shard's heights and widths come from another tool."""
         number, own = self._mixed.part_of(shard)
         return self.parts[number].claims_sizes(own)
 
@@ -464,7 +453,6 @@ class MixedFetcher(Fetcher):
             )
 
     def shards_needed(self, picks: Iterable[Pick]) -> set[int]:
-        """Return the shards whose index entries these picks will need."""
         needed = set()
         for pick in picks:
             for each in (pick, *pick.released):
@@ -474,12 +462,10 @@ class MixedFetcher(Fetcher):
         return needed
 
     def load(self, shard: int) -> None:
-        """Read the index entries of a shard now, and the places of its values."""
         number, own = self._mixed.part_of(shard)
         self._parts[number].load(own)
 
     def look_up(self, picks: Iterable[Pick]) -> None:
-        """Find the entries that the next requests need."""
         found: dict[int, list[Pick]] = {}
         for pick in picks:
             number, own = self._own(pick)
@@ -496,12 +482,10 @@ class MixedFetcher(Fetcher):
         return self._parts[number].request(own)
 
     def stats(self) -> dict[str, float]:
-        """Return the sums of all fetchers' counters."""
         found = [part.stats() for part in self._parts]
         return {name: sum(stats[name] for stats in found) for name in COUNTERS}
 
     def close(self) -> None:
-        """End the threads of all fetchers."""
         for part in self._parts:
             part.close()
 
@@ -509,18 +493,6 @@ class MixedFetcher(Fetcher):
         """Return the number of a pick's dataset, and the pick with the number that its shard has there."""
         number, shard = self._mixed.part_of(pick.piece.shard)
         return number, Pick(pick.position, pick.piece._replace(shard=shard), pick.sample, pick.of_piece)
-
-
-class _MixedFields:
-    """Reads the fields of each dataset with its own reader."""
-
-    def __init__(self, mixed: MixedDataset, names: tuple[str, ...]) -> None:
-        self._mixed = mixed
-        self._parts = [part.dataset.open_fields(names) for part in mixed.parts]
-
-    def read(self, record: bytes, shard: int, sample: int) -> Values:
-        number, own = self._mixed.part_of(shard)
-        return self._parts[number].read(record, own, sample)
 
 
 def joined_labels(parts: tuple[Part, ...], labels: Labels) -> tuple[tuple[str, ...], tuple[Origin, ...]]:
@@ -532,14 +504,10 @@ def joined_labels(parts: tuple[Part, ...], labels: Labels) -> tuple[tuple[str, .
             only if all datasets have the same.
     """
     lists = [part.dataset.manifest.classes for part in parts]
-    if labels == "own" or len({classes for classes in lists if classes}) <= 1:
-        same = {classes for classes in lists if classes}
-        classes = next(iter(same)) if len(same) == 1 else ()
-        return classes, tuple(Origin(part.name, None) for part in parts)
-    numbers: dict[str, int] = {}
-    for classes in lists:
-        for name in classes:
-            numbers.setdefault(name, len(numbers))
+    known = set(filter(None, lists))
+    if labels == "own" or len(known) <= 1:
+        return known.pop() if len(known) == 1 else (), tuple(Origin(part.name, None) for part in parts)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(chain.from_iterable(lists)))}
     origins = (Origin(part.name, tuple(numbers[name] for name in part.dataset.manifest.classes)) for part in parts)
     return tuple(numbers), tuple(origins)
 

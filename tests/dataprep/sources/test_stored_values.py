@@ -36,14 +36,14 @@ ROWS = [
 
 def values(url, *names):
     dataset = open_dataset(str(url), "train")
-    index, fields = dataset.open_index(5.0), dataset.open_fields(names)
+    index, read_fields = dataset.open_index(5.0), dataset.open_fields(names)
     found = {}
     for shard in range(len(dataset.split.shards)):
         entries = index.shard(shard)
         for entry in range(len(entries)):
             start = int(entries.record_offset[entry])
             record = dataset.storage.read_range(index.file(shard, entry), start, int(entries.record_bytes[entry]))
-            found[entries.key(entry)] = fields.read(record, shard, entry)
+            found[entries.key(entry)] = read_fields(record, shard, entry)
     return found
 
 
