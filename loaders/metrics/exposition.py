@@ -12,9 +12,9 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from dataprep.errors import UsageError, install_hint
 from loaders.config import LoaderConfig
@@ -212,39 +212,22 @@ class Observed(Protocol):
         """Return everything that the loader counts; any thread may call this."""
 
 
-@dataclass(slots=True, eq=False)
-class _Served:
-    """One loader of a server, which does not keep it alive."""
-
-    loader: weakref.ref[Observed]
-    split: str
-    number: int
-    """Lowest number that no other open loader of the server has."""
-
-
 class _Server:
     """A server on one port, for all loaders that name it."""
 
     def __init__(self, address: str, port: int) -> None:
         from prometheus_client import CollectorRegistry, start_http_server
 
-        self.loaders: list[_Served] = []
+        self.loaders: list[Registration] = []
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         try:
-            self._http, self._thread = start_http_server(port, address, registry)
+            self.http, self._thread = start_http_server(port, address, registry)
         except (OSError, UnicodeError) as error:
             raise UsageError(_refused(address, port, error)) from error
-        self.port = int(self._http.server_port)
+        self.port = int(self.http.server_port)
+        self.place = address, self.port
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{self.port}/metrics"
-
-    def add(self, loader: Observed, split: str) -> _Served:
-        """Serve a loader, too."""
-        taken = {each.number for each in self.loaders}
-        number = next(number for number in range(len(taken) + 1) if number not in taken)
-        served = _Served(weakref.ref(loader), split, number)
-        self.loaders.append(served)
-        return served
 
     def collect(self) -> Iterator[Family]:
         """Yield every metric with the values of all loaders, as a registry of prometheus_client asks for them."""
@@ -259,53 +242,49 @@ class _Server:
 
     def close(self) -> None:
         """End the server; the port is free afterwards."""
-        self._http.shutdown()
+        self.http.shutdown()
         self._thread.join()
-        self._http.server_close()
+        self.http.server_close()
 
-    def forget(self) -> None:
-        """Close the inherited socket in a forked process, which does not have the thread that serves it."""
+
+_servers: dict[tuple[str, int], _Server] = {}
+"""All servers of this process by address and port."""
+_lock = threading.Lock()
+
+
+def _forget() -> None:
+    """Give up all servers in a process that was just forked: it inherits their sockets, but not their threads."""
+    global _lock
+    _lock = threading.Lock()
+    for server in _servers.values():
         with suppress(OSError):
-            self._http.socket.close()
+            server.http.socket.close()
+    _servers.clear()
 
 
-@dataclass(slots=True)
-class _Servers:
-    """All servers of this process."""
-
-    by_place: dict[tuple[str, int], _Server] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    watches_forks: bool = False
-
-    def forget(self) -> None:
-        """Give up all servers, in a process that was just forked."""
-        self.lock = threading.Lock()
-        servers, self.by_place = self.by_place, {}
-        for server in servers.values():
-            server.forget()
-
-
-_servers = _Servers()
+os.register_at_fork(after_in_child=_forget)
 
 
 class Registration:
-    """A loader that is being served; `serve` makes it."""
+    """A loader that is being served, which its server does not keep alive; `serve` makes it."""
 
-    def __init__(self, server: _Server, served: _Served) -> None:
-        self._server, self._served = server, served
-        self.url = server.url
+    def __init__(self, server: _Server, loader: Observed, split: str) -> None:
+        self._server, self.loader, self.split, self.url = server, weakref.ref(loader), split, server.url
+        taken = {each.number for each in server.loaders}
+        self.number: int = next(number for number in range(len(taken) + 1) if number not in taken)
+        """Lowest number that no other open loader of the server has."""
+        server.loaders.append(self)
 
     def close(self) -> None:
         """Stop serving this loader, and end the server if it was the last one; a second call does nothing."""
-        with _servers.lock:
-            if self._served not in self._server.loaders:
+        server = self._server
+        with _lock:
+            if self not in server.loaders:
                 return
-            self._server.loaders.remove(self._served)
-            place = next((place for place, server in _servers.by_place.items() if server is self._server), None)
-            if self._server.loaders or place is None:
-                return
-            del _servers.by_place[place]
-            self._server.close()
+            server.loaders.remove(self)
+            if not server.loaders and _servers.get(server.place) is server:
+                del _servers[server.place]
+                server.close()
 
 
 def serve(loader: Observed, split: str, address: str, port: int) -> Registration:
@@ -322,15 +301,12 @@ def serve(loader: Observed, split: str, address: str, port: int) -> Registration
     """
     if find_spec("prometheus_client") is None:
         raise UsageError(f"metrics_port needs prometheus_client, which is not installed: {install_hint('metrics')}")
-    with _servers.lock:
-        if not _servers.watches_forks:
-            os.register_at_fork(after_in_child=_servers.forget)
-            _servers.watches_forks = True
-        server = _servers.by_place.get((address, port)) if port else None
+    with _lock:
+        server = _servers.get((address, port)) if port else None
         if server is None:
             server = _Server(address, port)
-            _servers.by_place[address, server.port] = server
-        registration = Registration(server, server.add(loader, split))
+            _servers[server.place] = server
+        registration = Registration(server, loader, split)
     gone = weakref.finalize(loader, _close_later, registration)
     gone.atexit = False
     return registration
@@ -352,24 +328,18 @@ def _refused(address: str, port: int, error: OSError | UnicodeError) -> str:
     return f"{what}: {reason}; give a free port and an address of this machine"
 
 
-def _family(metric: Metric, found: Sequence[tuple[tuple[str, ...], LoaderConfig, Snapshot]]) -> Family:
+def _family(metric: Metric, found: Sequence[tuple[tuple[str, ...], LoaderConfig, Snapshot]]) -> Any:
     """Return a metric with its values of all loaders."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
-    names = (*LOADER_LABELS, *metric.labels)
-    family: HistogramMetricFamily | CounterMetricFamily | GaugeMetricFamily
-    if metric.kind == "histogram":
-        family = HistogramMetricFamily(PREFIX + metric.name, metric.text, labels=names)
-    elif metric.kind == "counter":
-        family = CounterMetricFamily(PREFIX + metric.name, metric.text, labels=names)
-    else:
-        family = GaugeMetricFamily(PREFIX + metric.name, metric.text, labels=names)
+    kinds = {"histogram": HistogramMetricFamily, "counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+    family = kinds[metric.kind](PREFIX + metric.name, metric.text, labels=(*LOADER_LABELS, *metric.labels))
     for of_loader, config, snapshot in found:
         for own, value in metric.values(snapshot, config).items():
             labels = (*of_loader, *own)
-            if isinstance(family, HistogramMetricFamily) and isinstance(value, Durations):
+            if isinstance(value, Durations):
                 family.add_metric(labels, buckets=_buckets(value), sum_value=value.sum_s)
-            elif not isinstance(family, HistogramMetricFamily) and not isinstance(value, Durations):
+            else:
                 family.add_metric(labels, value)
     return family
 
