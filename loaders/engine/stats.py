@@ -27,7 +27,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -155,6 +155,15 @@ class LoaderStats(TypedDict):
     """Images that were skipped, by reason."""
 
 
+class _Times(TypedDict, total=False):
+    """Durations of one piece of work in a stage, as `StageStats` sums them."""
+
+    busy_s: float
+    get_wait_s: float
+    put_wait_s: float
+    cpu_s: float
+
+
 class Moment(NamedTuple):
     """Time that a part of a batch spent in one stage, by `time.monotonic`, which processes of a host share."""
 
@@ -175,12 +184,7 @@ class StageTimes:
 
     def by_name(self) -> dict[str, Durations]:
         """Return the durations by the names that they have in `StageStats`."""
-        return {
-            "busy_s": self.busy_s,
-            "get_wait_s": self.get_wait_s,
-            "put_wait_s": self.put_wait_s,
-            "cpu_s": self.cpu_s,
-        }
+        return {name: getattr(self, name) for name in _Times.__annotations__}
 
     def merge(self, other: StageTimes) -> None:
         """Add the work of another process in this stage."""
@@ -238,28 +242,13 @@ class Stats:
         self._stages: dict[str, StageTimes] = {}
         self._lock = threading.Lock()
 
-    def add(
-        self,
-        name: str,
-        *,
-        items: int = 0,
-        busy_s: float | None = None,
-        get_wait_s: float | None = None,
-        put_wait_s: float | None = None,
-        cpu_s: float | None = None,
-    ) -> None:
+    def add(self, name: str, *, items: int = 0, **times: Unpack[_Times]) -> None:
         """Add items and times to a stage; each given time counts as one duration."""
         with self._lock:
             stage = self._stages.setdefault(name, StageTimes())
             stage.items += items
-            if busy_s is not None:
-                stage.busy_s.add(busy_s)
-            if get_wait_s is not None:
-                stage.get_wait_s.add(get_wait_s)
-            if put_wait_s is not None:
-                stage.put_wait_s.add(put_wait_s)
-            if cpu_s is not None:
-                stage.cpu_s.add(cpu_s)
+            for kind, seconds in times.items():
+                getattr(stage, kind).add(seconds)
 
     def merge(self, stages: dict[str, StageTimes]) -> None:
         """Add stages that were taken from another process."""
@@ -277,10 +266,6 @@ class Stats:
         """Return a copy of all stages by name."""
         with self._lock:
             return {name: stage.copy() for name, stage in self._stages.items()}
-
-    def snapshot(self) -> dict[str, StageStats]:
-        """Return sums and percentiles of all stages by name."""
-        return {name: stage.stats() for name, stage in self.times().items()}
 
 
 PREFIX = "dataprep.loader."
