@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from itertools import chain, repeat
 from math import inf
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
@@ -28,20 +28,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 __all__ = ["dataset"]
-
-
-class _Element(TypedDict):
-    """A batch in the form that tf.data takes."""
-
-    images: NDArray[np.uint8] | tuple[NDArray[np.uint8], ...]
-    labels: NDArray[np.int64]
-    mask: NDArray[np.bool_]
-    keys: list[str]
-    fields: dict[str, list[str | bytes] | NDArray[Any]]
-    state: str
-    """JSON."""
-    views: NotRequired[list[str]]
-    """JSON of the fields of a `RowView`; empty if a row has none."""
 
 
 _END_S = 5.0
@@ -89,7 +75,7 @@ def dataset(loader: Loader, *, epochs: int | None = None) -> tf.data.Dataset:
     return tf.data.Dataset.from_generator(lambda: _elements(loader, epochs), output_signature=signature)
 
 
-def _elements(loader: Loader, epochs: int | None) -> Iterator[_Element]:
+def _elements(loader: Loader, epochs: int | None) -> Iterator[dict[str, object]]:
     batches = _batches(loader, epochs)
     # A thread of tf.data that runs Python when the interpreter ends waits forever, and the process waits for it.
     ending, running = threading.Event(), threading.Lock()
@@ -120,8 +106,8 @@ def _batches(loader: Loader, epochs: int | None) -> Iterator[Batch]:
         yield from loader
 
 
-def _element(batch: Batch) -> _Element:
-    element: _Element = {
+def _element(batch: Batch) -> dict[str, object]:
+    element: dict[str, object] = {
         "images": batch.images,
         "labels": batch.labels,
         "mask": batch.mask,

@@ -26,6 +26,7 @@ from dataprep.errors import UsageError, needing
 from loaders.decode.crop import RowView
 from loaders.engine.batch import (
     ARRAYS,
+    PACK_ARRAYS,
     Batch,
     LoaderState,
     PackBatch,
@@ -254,17 +255,8 @@ def _torch_batch(batch: Batch, arrays: Mapping[str, torch.Tensor]) -> TorchBatch
     images, labels, mask = (arrays[name] for name in ARRAYS)
     if not isinstance(batch, PackBatch):
         return TorchBatch(images, labels, mask, *others)
-    return TorchPackBatch(
-        images,
-        labels,
-        mask,
-        *others,
-        segments=arrays["segments"],
-        positions=arrays["positions"],
-        token_mask=arrays["token_mask"],
-        grids=arrays["grids"],
-        segments_on_host=batch.segments,
-    )
+    more: Mapping[str, Any] = {name: arrays[name] for name in PACK_ARRAYS if name not in ARRAYS}
+    return TorchPackBatch(images, labels, mask, *others, **more, segments_on_host=batch.segments)
 
 
 def normalize(
