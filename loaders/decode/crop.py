@@ -68,11 +68,6 @@ class RowView(NamedTuple):
     """Height and width of the row."""
 
 
-def row_view(view: View, image_height: int, image_width: int, size: int) -> RowView:
-    """Return the `RowView` of an image's view."""
-    return RowView(image_height, image_width, *view, size)
-
-
 @dataclass(frozen=True, slots=True)
 class RandomCrop:
     """A random resized crop and a random flip.
@@ -108,18 +103,11 @@ def train_views(
     size: int,
     crop: RandomCrop | None = None,
 ) -> list[View]:
-    """Draw a random box for each image, scaled to the output and flipped or not: its view number 0.
-
-    Args:
-        seed: Seed of the loader.
-        positions: Global positions of the samples; fastest where they ascend and are close together.
-        heights: Heights of the images, pixels.
-        widths: Widths of the images, pixels.
-        size: Side of the output, pixels.
-        crop: Ranges of the draws; by default `RandomCrop()`.
-    """
-    crop = crop or RandomCrop()
-    return as_views(_views(_draws(seed, positions), heights, widths, size, crop)) if len(positions) else []
+    """Draw a random box for each image, scaled to the output and flipped or not: its view number 0. Sizes are in
+    pixels; this is fastest where the global positions ascend and are close together."""
+    if not len(positions):
+        return []
+    return as_views(_views(_draws(seed, positions), heights, widths, size, crop or RandomCrop()))
 
 
 def as_views(numbers_N9: NDArray[np.int32]) -> list[View]:
@@ -143,14 +131,8 @@ def grouped_views(
     """Draw all views of each image, shape (images, views, 9), the numbers of a `View` last; views are numbered from 0
     on, over all groups.
 
-    A view depends only on its number and its own group, and number 0 is the view of `train_views`.
-
-    Args:
-        seed: Seed of the loader.
-        positions: Global positions of the samples, at least one; fastest where they ascend and are close together.
-        heights: Heights of the images, pixels.
-        widths: Widths of the images, pixels.
-        groups: Views of each image.
+    A view depends only on its number and its own group, and number 0 is the view of `train_views`. There must be at
+    least one position.
     """
     found: list[NDArray[np.int32]] = []
     first = 0
@@ -207,7 +189,7 @@ def whole_views(
 
     Args:
         seed: Seed of the loader.
-        positions: Global positions of the samples; fastest where they ascend and are close together.
+        positions: Global positions of the samples.
         sizes: (images, 2): height and width of the images, pixels.
         crop: Smallest and largest area of the box, as shares of the image's.
         flip: Probability of a horizontal flip.
@@ -223,17 +205,8 @@ def whole_views(
 
 
 def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
-    """Return the middle of the image after scaling its short side; rounds like torchvision's Resize and CenterCrop.
-
-    Args:
-        height: Height of the image, pixels.
-        width: Width of the image, pixels.
-        size: Side of the output, pixels.
-        resize: Short side of the scaled image, pixels.
-
-    Raises:
-        UsageError: The output is larger than the scaled image.
-    """
+    """Return the middle of the image, `size` pixels wide and high, after scaling its short side to `resize`; rounds
+    like torchvision's Resize and CenterCrop. Raises UsageError if the output is larger than the scaled image."""
     if not 1 <= size <= resize:
         raise UsageError(f"image_size must be 1 to resize ({resize}), got {size}; choose a larger resize")
     if width <= height:
@@ -247,15 +220,8 @@ def evaluation_view(height: int, width: int, *, size: int, resize: int) -> View:
 def letterbox_views(
     seed: int, positions: Sequence[int], sizes: Sequence[tuple[int, int]], *, size: int, flip: float
 ) -> list[View]:
-    """Return the complete image in the middle of the output, scaled so that its longer side fits.
-
-    Args:
-        seed: Seed of the loader.
-        positions: Global positions of the samples.
-        sizes: Height and width of the images, pixels.
-        size: Side of the output, pixels.
-        flip: Probability of a horizontal flip.
-    """
+    """Return the complete image in the middle of the output, scaled so that its longer side fits. `sizes` are height
+    and width of the images, `size` is the side of the output, and `flip` the probability of a horizontal flip."""
     views, flips = [], _draws(seed, positions)[:, 2 * TRIES + 2] < flip
     for (height, width), flipped in zip(sizes, flips.tolist(), strict=True):
         rows, columns = (max(1, round(side * size / max(height, width))) for side in (height, width))

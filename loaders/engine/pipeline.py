@@ -39,7 +39,6 @@ from loaders.decode.crop import (
     evaluation_view,
     grouped_views,
     letterbox_views,
-    row_view,
     transform_generator,
     whole_views,
 )
@@ -48,7 +47,7 @@ from loaders.decode.seeding import SeededTransform, thread_time
 from loaders.engine.stats import Moment, Stats
 from loaders.fetch.fetcher import FetchSettings, Record, Ticket
 from loaders.order import Pick, Piece
-from loaders.packs import Layout, Packs, lay_out, plan_alone, plan_rows, starts_of
+from loaders.packs import Layout, lay_out, plan_alone, plan_rows, starts_of
 
 if TYPE_CHECKING:
     from dataprep.dataset.column_files import OpenedColumn
@@ -153,22 +152,22 @@ class Place(NamedTuple):
 
 
 def place_images(
-    picks: Sequence[tuple[int, Pick]], index: SplitIndex, config: LoaderConfig, packs: Packs, grids: NDArray[np.int32]
+    picks: Sequence[tuple[int, Pick]], index: SplitIndex, config: LoaderConfig, grids: NDArray[np.int32] | None
 ) -> list[Place]:
-    """Plan the rows of a batch that these picks fill, and return the place of each.
+    """Plan the rows of packs that these picks fill, and return the place of each; without packs there are none.
 
     Args:
         picks: Places among the rank's images, row by row, with their samples; ascending by position. Rows are complete,
             except at the end of an evaluation.
         index: Index of the split.
         config: Settings of the loader.
-        packs: The setting `packs` of the loader.
         grids: Receives the grids of these images, shape (images of the rank, 2).
 
     Raises:
         UsageError: The index does not know the size of an image.
     """
-    if not picks:
+    packs = config.packs
+    if packs is None or grids is None or not picks:
         return []
     slots = np.array([slot for slot, _ in picks])
     sizes = np.array([_size(index, pick) for _, pick in picks], np.int64)
@@ -179,37 +178,17 @@ def place_images(
         positions = [pick.position for _, pick in picks]
         seen = whole_views(config.seed, positions, sizes, crop=packs.crop, flip=config.flip)
         boxes, flips = seen.boxes, seen.flips
-        planned_RM2[:] = _drawn(packs, planned_RM2.shape, at, boxes[:, 2:], seen.spare)
+        # Images that are missing at the end of an evaluation are planned as if they were squares.
+        sizes_RM2, draws_RM = np.ones(planned_RM2.shape, np.int64), np.zeros(planned_RM2.shape[:2])
+        sizes_RM2[at], draws_RM[at] = boxes[:, 2:], seen.spare
+        planned_RM2 = plan_rows(packs, sizes_RM2[..., 0], sizes_RM2[..., 1], draws_RM)
     else:
         boxes, flips = np.concatenate([np.zeros_like(sizes), sizes], axis=1), np.zeros(len(sizes), np.bool_)
         planned_RM2[at] = plan_alone(packs, sizes[:, 0], sizes[:, 1])
     grids[slots] = planned_RM2[at]
     starts = rows[row] * packs.tokens + starts_of(planned_RM2)[at]
-    return _places(packs, boxes, flips, planned_RM2[at], starts)
-
-
-def _drawn(
-    packs: Packs,
-    shape: tuple[int, ...],
-    at: tuple[NDArray[np.intp], NDArray[np.intp]],
-    sizes: NDArray[np.int64],
-    draws: NDArray[np.float64],
-) -> NDArray[np.int32]:
-    """Plan rows; images that are missing at the end of an evaluation are planned as if they were squares."""
-    sizes_RM2, draws_RM = np.ones(shape, np.int64), np.zeros(shape[:2])
-    sizes_RM2[at], draws_RM[at] = sizes, draws
-    return plan_rows(packs, sizes_RM2[..., 0], sizes_RM2[..., 1], draws_RM)
-
-
-def _places(
-    packs: Packs,
-    boxes: NDArray[np.int64],
-    flips: NDArray[np.bool_],
-    grids: NDArray[np.int32],
-    starts: NDArray[np.int64],
-) -> list[Place]:
     places = []
-    numbers = np.concatenate([boxes, grids, starts[:, None]], axis=1).tolist()
+    numbers = np.concatenate([boxes, planned_RM2[at], starts[:, None]], axis=1).tolist()
     for (top, left, height, width, rows, columns, start), flip in zip(numbers, flips.tolist(), strict=True):
         view = View(top, left, height, width, rows * packs.patch, columns * packs.patch, 0, 0, flip)
         places.append(Place(view, start, rows * columns, columns))
@@ -372,7 +351,7 @@ class Pipeline:
             for lookup in lookups:
                 lookup.result()  # read concurrently here, so that the requests below need not wait
         self._fetcher.look_up([pick for _, pick in picks])
-        places = self._places(picks, rows)
+        places = place_images(picks, self._index, self._config, rows.grids)
         self._stats.add("plan", items=len(picks), busy_s=time.monotonic() - started_s)
         futures = []
         for first in range(0, len(picks), self._chunk_rows):
@@ -388,14 +367,8 @@ class Pipeline:
         return futures
 
     def fill(self, row: int, pick: Pick, rows: Rows, requesting: AbstractContextManager[object]) -> None:
-        """Fill one row in the calling thread, for samples that are requested singly; safe in many threads.
-
-        Args:
-            row: Number of the row.
-            pick: Sample for it.
-            rows: Rows that receive the image.
-            requesting: Lock that all callers share; it is held while the bytes are requested, not until they arrive.
-        """
+        """Fill one row in the calling thread, for samples that are requested singly; safe in many threads. `requesting`
+        is a lock that all callers share; it is held while the bytes are requested, not until they arrive."""
         self._fetcher.load(pick.piece.shard)  # many threads may read entries at once; the request need not wait
         with requesting:
             image = _Image(row, pick, self._fetcher.request(pick))
@@ -507,12 +480,6 @@ class Pipeline:
             'it, or index it again with "dataprep adopt --overwrite"'
         )
 
-    def _places(self, picks: Sequence[tuple[int, Pick]], rows: Rows) -> list[Place]:
-        """Plan the places of images in packed rows; without packs do nothing."""
-        if self._config.packs is None or rows.grids is None:
-            return []
-        return place_images(picks, self._index, self._config, self._config.packs, rows.grids)
-
     def _decode(self, chunk: list[_Image], rows: Rows) -> None:
         sized = [image for image in chunk if self._has_size(image, rows)]
         if not sized:
@@ -542,7 +509,7 @@ class Pipeline:
             if view is None:
                 continue
             if rows.views is not None:
-                rows.views[image.row] = row_view(view, image.height, image.width, self._config.image_size)
+                rows.views[image.row] = RowView(image.height, image.width, *view, self._config.image_size)
             decoded.append((image, view))
         if decoded and is_transformed:
             self._transform_all(decoded, rows)
@@ -622,7 +589,7 @@ class Pipeline:
         """Change an image and fields of its sample; fields that the transform cannot use are an error in the image."""
         image_HWC, values = rows.images[image.row], {name: rows.fields[name] for name in transform.needed_fields}
         given = {name: column[image.row] for name, column in values.items()}
-        seen = row_view(view, image.height, image.width, self._config.image_size)
+        seen = RowView(image.height, image.width, *view, self._config.image_size)
         generator = transform_generator(self._config.seed, image.pick.position)
         try:
             result, changed = transform.transform_fields(image_HWC, given, seen, generator)

@@ -104,7 +104,7 @@ class _Plans:
             )
             for rows, picks in zip(found, plan, strict=False):
                 grids = np.zeros((self.order.global_batch // self.world_size, 2), np.int32)
-                place_images(picks, self.index, self.config, self.packs, grids)
+                place_images(picks, self.index, self.config, grids)
                 for slot, pick in sorted(picks):
                     row = rows[slot // images * self.world_size + rank]
                     row.append((pick.piece.shard, pick.sample, tuple(grids[slot].tolist())))

@@ -37,7 +37,7 @@ from loaders.decode.annotations import (
     transform_points,
     transform_polygons,
 )
-from loaders.decode.crop import RandomCrop, RowView, evaluation_view, letterbox_views, row_view, train_views
+from loaders.decode.crop import RandomCrop, RowView, evaluation_view, letterbox_views, train_views
 from loaders.samples import Samples
 from tests.support.forked_transforms import forked_transforms  # noqa: F401
 from tests.support.markdown import blocks
@@ -61,7 +61,7 @@ def row_views(draw: st.DrawFn, max_side: int, max_size: int) -> RowView:
         )
     else:
         view = evaluation_view(height, width, size=size, resize=draw(st.integers(size, 2 * size)))
-    return row_view(view, height, width, size)
+    return RowView(height, width, *view, size)
 
 
 def source_of(view: RowView, row: int, column: int) -> tuple[float, float]:

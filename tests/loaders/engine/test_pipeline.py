@@ -248,7 +248,7 @@ def test_places_do_not_overlap_and_are_the_same_for_parts_of_a_batch(dataset, au
             order=order, shuffle=True, rank=0, world_size=1, first_batch=3, part=part, parts=parts, row_images=4
         )
         picks, grids = next(iter(plan)), np.zeros((24, 2), np.int32)
-        places = place_images(picks, index, config, PACKS, grids)
+        places = place_images(picks, index, config, grids)
         placed.append({slot: place for (slot, _), place in zip(picks, places, strict=True)})
         for slot, place in placed[-1].items():
             assert place.patches == grids[slot].prod()
@@ -260,7 +260,7 @@ def test_places_do_not_overlap_and_are_the_same_for_parts_of_a_batch(dataset, au
     taken = [token for place in whole.values() for token in range(place.start, place.start + place.patches)]
     assert len(taken) == len(set(taken))
     assert all(place.start // 40 == slot // 4 for slot, place in whole.items())
-    assert place_images([], index, config, PACKS, grids) == []
+    assert place_images([], index, config, grids) == []
 
 
 def test_a_transform_changes_the_patches_of_its_image_alone():
