@@ -28,7 +28,6 @@ from dataprep.arrays import pa
 from dataprep.dataset.features import MAX_FEATURES, Values
 from dataprep.dataset.records import MISSING, SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
-from dataprep.host.heartbeat import beat
 from dataprep.messages import did_you_mean, one_line, quoted, shell_words, shown
 from dataprep.sources import tables as table_files
 from dataprep.sources.archives import Progress, refuse_pointer
@@ -54,12 +53,6 @@ _OTHER_DELIMITERS = (";", "\t", "|", ",")
 MAX_CLASSES = 1_000_000
 MAX_HUB_METADATA_BYTES = 2**26
 """Maximum size of the description of columns that the Hub's libraries store in a parquet file."""
-_ROW_BYTES = 2**26
-"""Maximum bytes of a batch of rows if each row is as large as its row group: a single value can be that large."""
-_LEAST_ROWS, _LEAST_BYTES = 8, 2**30
-"""Minimum number of rows of a batch, unless they could take more bytes than this."""
-_MOST_ROWS = 1024
-_BUFFER_BYTES = 2**22
 _PREFETCH_BYTES = 2**26
 """Maximum size of a row group that is read from a bucket in one request."""
 _WEB = ("http://", "https://", "ftp://")
@@ -212,7 +205,8 @@ def table_rows(
         schema = file.schema_arrow
         selected = [name for name in schema.names if name != image_column and name not in drop]
         selected += _selected(schema, image_column, only_paths=only_paths)
-        for number, row in enumerate(_parquet_rows(table, file, selected, progress), 1):
+        told = None if progress is None else partial(progress, table.name)
+        for number, row in enumerate(table_files.parquet_rows(table.url, table.num_bytes, file, selected, told), 1):
             yield TableRow(number, row.pop(image_column, None), row)
 
 
@@ -537,41 +531,11 @@ def _selected(schema: pa.Schema, image_column: str, *, only_paths: bool) -> list
     return [f"{image_column}.path"] if arrow.get_field_index("path") >= 0 else []
 
 
-def _parquet_rows(
-    table: ImageTable, file: ParquetFile, columns: Sequence[str], progress: Progress | None
-) -> Iterator[Values]:
-    total, done = file.metadata.num_rows, 0
-    if not columns:  # the column has only bytes, which are not requested
-        yield from ({} for _ in range(total))
-        return
-    rows = _rows_at_once(table, file)
-    for group in range(file.metadata.num_row_groups):  # in a bucket, one group is in memory at a time
-        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
-            batch.validate(full=True)
-            beat()
-            yield from batch.to_pylist()
-            done += batch.num_rows
-        if progress is not None:
-            progress(table.name, table.num_bytes * done // max(1, total), table.num_bytes)
-
-
-def _rows_at_once(table: ImageTable, file: ParquetFile) -> int:
-    """Return how many rows may be read at once. Raises SourceError if a small file claims to have many rows."""
-    metadata = file.metadata
-    if metadata.num_rows > table.num_bytes:
-        raise SourceError(
-            f"{table.url}: {metadata.num_rows:,} rows in a file of {table.num_bytes:,} bytes; expected a byte for each "
-            "row at least: write it again with pyarrow or pandas"
-        )
-    largest = max(1, table_files.largest_group(metadata))
-    least = max(1, min(_LEAST_ROWS, _LEAST_BYTES // largest))
-    return max(least, min(_MOST_ROWS, _ROW_BYTES // largest))
-
-
 @contextmanager
 def _opened(table: ImageTable) -> Iterator[ParquetFile]:
     with table_files.parquet_errors(table.url):
-        with open_parquet(table.root, table.name, window_bytes=_BUFFER_BYTES, buffer_bytes=_BUFFER_BYTES) as file:
+        buffer_bytes = table_files.BUFFER_BYTES
+        with open_parquet(table.root, table.name, window_bytes=buffer_bytes, buffer_bytes=buffer_bytes) as file:
             if table.root.is_local or table_files.largest_group(file.metadata) > _PREFETCH_BYTES:
                 yield file
                 return

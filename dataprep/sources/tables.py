@@ -19,7 +19,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -29,10 +29,11 @@ from dataprep.arrays import NDArray, np, pa, pq
 from dataprep.dataset.documents import JsonObject
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, MAX_FEATURES, Values
 from dataprep.errors import SourceError, UsageError
+from dataprep.host.heartbeat import beat
 from dataprep.messages import one_line, quoted, shown
 from dataprep.sources.archives import Progress, refuse_pointer
 from dataprep.sources.keys import Refuse, at_once, name_parts
-from dataprep.storage.base import Storage
+from dataprep.storage.base import ObjectInfo, Storage
 from dataprep.storage.checksums import digests_of
 from dataprep.storage.parquet import ParquetFile, open_parquet
 
@@ -56,12 +57,13 @@ FILE_NAMES = frozenset({"metadata.csv", "metadata.jsonl", "metadata.parquet"})
 FILE_COLUMN = "file_name"
 MAX_LINE_BYTES = 4 * MAX_ANNOTATION_BYTES
 """Maximum size of a line of text: JSON may need several bytes for each stored byte."""
-MAX_GROUP_BYTES = 2**29
-"""Maximum size of a row group of a parquet file, uncompressed."""
-_BATCH_BYTES = 2**26
-"""Maximum memory of a batch of rows, if each row is as large as its row group: a single value can be that large."""
-_BATCH_ROWS = 1024
-_LEAST_ROWS = 8
+_ROW_BYTES = 2**26
+"""Maximum bytes of a batch of rows if each row is as large as its row group: a single value can be that large."""
+_LEAST_ROWS, _LEAST_BYTES = 8, 2**30
+"""Minimum number of rows of a batch, unless they could take more bytes than this."""
+_MOST_ROWS = 1024
+BUFFER_BYTES = 2**22
+"""Bytes of a column's pages that are read at a time."""
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _UNPARQUET = "write it again with pyarrow or pandas"
 
@@ -112,8 +114,12 @@ def measure_table(storage: Storage, name: str, part_rows: int, progress: Progres
             f"{storage.url_of(name)} is not a table by its name; expected one of {', '.join(TABLES)}, uncompressed "
             "(parquet is compressed inside)"
         )
+    info = storage.stat(name)
+    if info is None:
+        raise SourceError(f"{storage.url_of(name)} does not exist; check `source`")
+    refuse_pointer(storage, name, info.num_bytes)
     table = (
-        _measure_parquet(storage, name, part_rows)
+        _measure_parquet(storage, info, part_rows)
         if _suffix(name) == ".parquet"
         else _measure_text(storage, name, part_rows, progress)
     )
@@ -177,6 +183,39 @@ def largest_group(metadata: Any) -> int:
     """
     groups = (metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
     return max(groups, default=0)
+
+
+def parquet_rows(
+    url: str,
+    num_bytes: int,
+    file: ParquetFile,
+    columns: Sequence[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Values]:
+    """Yield the rows of a parquet file, a few at a time. Raises SourceError if a small file claims to have many rows.
+
+    Args:
+        progress: Called with the bytes read and the total bytes.
+    """
+    metadata, done = file.metadata, 0
+    if metadata.num_rows > num_bytes:
+        raise SourceError(
+            f"{url}: {metadata.num_rows:,} rows in a file of {num_bytes:,} bytes; expected a byte for each row at "
+            f"least: {_UNPARQUET}"
+        )
+    if columns is not None and not columns:
+        yield from ({} for _ in range(metadata.num_rows))
+        return
+    largest = max(1, largest_group(metadata))
+    rows = max(1, min(_LEAST_ROWS, _LEAST_BYTES // largest), min(_MOST_ROWS, _ROW_BYTES // largest))
+    for group in range(metadata.num_row_groups):  # in a bucket, one group is in memory at a time
+        for batch in file.iter_batches(rows, row_groups=[group], columns=columns):
+            batch.validate(full=True)
+            beat()
+            yield from batch.to_pylist()
+            done += batch.num_rows
+        if progress is not None:
+            progress(num_bytes * done // max(1, metadata.num_rows), num_bytes)
 
 
 class MetadataFile(NamedTuple):
@@ -252,24 +291,16 @@ def _suffix(name: str) -> str:
     return "." + name.rpartition(".")[2].lower()
 
 
-def _measure_parquet(storage: Storage, name: str, part_rows: int) -> TableFile:
-    info = storage.stat(name)
-    if info is None:
-        raise SourceError(f"{storage.url_of(name)} does not exist; check `source`")
-    refuse_pointer(storage, name, info.num_bytes)
-    with _parquet(storage, name) as file:
-        columns = tuple(Column(field.name, _kind_of(field.type)) for field in file.schema_arrow)
-        rows = file.metadata.num_rows
-        footer_bytes = file.metadata.serialized_size + FOOTER_TAIL_BYTES
-    footer = storage.read_range(name, info.num_bytes - footer_bytes, footer_bytes)
-    return TableFile(
-        name=name,
-        num_bytes=info.num_bytes,
-        rows=rows,
-        part_rows=part_rows,
-        columns=columns,
-        sha256=hashlib.sha256(footer).hexdigest(),
-    )
+def _measure_parquet(storage: Storage, info: ObjectInfo, part_rows: int) -> TableFile:
+    with _parquet(storage, info.name) as file:
+        return TableFile(
+            name=info.name,
+            num_bytes=info.num_bytes,
+            rows=file.metadata.num_rows,
+            part_rows=part_rows,
+            columns=tuple(Column(field.name, _kind_of(field.type)) for field in file.schema_arrow),
+            sha256=table_sha256(storage, info.name, info.num_bytes),
+        )
 
 
 def _read_parquet(storage: Storage, table: TableFile, part: int) -> list[tuple[Any, ...]]:
@@ -346,17 +377,14 @@ def _measure_text(storage: Storage, name: str, part_rows: int, progress: Progres
     scan = _LineScan(part_rows, header_rows=header, quoted=quoted)
     digest, utf8 = hashlib.sha256(), _Utf8Check(storage.url_of(name))
     head = b""
-    try:
-        with storage.open(name) as stream:
-            while chunk := stream.read(_SCAN_BYTES):
-                head = head or chunk
-                digest.update(chunk)
-                utf8.add(chunk)
-                scan.add(chunk)
-                if progress is not None:
-                    progress(name, scan.num_bytes, scan.num_bytes)
-    except FileNotFoundError as error:
-        raise SourceError(f"{storage.url_of(name)} does not exist; check `source`") from error
+    with storage.open(name) as stream:
+        while chunk := stream.read(_SCAN_BYTES):
+            head = head or chunk
+            digest.update(chunk)
+            utf8.add(chunk)
+            scan.add(chunk)
+            if progress is not None:
+                progress(name, scan.num_bytes, scan.num_bytes)
     utf8.add(b"", is_last=True)
     scan.close()
     if scan.in_quotes:
@@ -528,30 +556,36 @@ def _named_rows(
 
 
 def _csv_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
-    delimiter = _DELIMITERS[_suffix(file.url)]
-    # strict: otherwise an unclosed quote would take the rows up to the next quote, or to the end, into its field.
-    reader = csv.reader(_text_lines(file, stream), delimiter=delimiter, strict=True)
-    with _parsed_metadata(file, 1):
-        header = next(reader, [])
+    records = _csv_records(file, stream)
+    _, header = next(records, (0, []))
     names = [name.strip() for name in header]
     is_spaced = names != header  # "path, label": values have blanks, too
-    _refuse_columns(file, names)
-    while True:
-        with _parsed_metadata(file, reader.line_num + 1):
-            fields = next(reader, None)
-        if fields is None:
-            return
-        if not fields:
-            continue
-        if len(fields) != len(header):
+    _refuse_columns(file.url, names)
+    for number, fields in records:
+        if fields and len(fields) != len(header):
             refuse(
                 SourceError(
-                    f"{file.url} line {reader.line_num}: {len(fields):,} fields, the header names {len(header):,}; put "
-                    "fields with commas into double quotes"
+                    f"{file.url} line {number}: {len(fields):,} fields, the header names {len(header):,}; put fields "
+                    "with commas into double quotes"
                 )
             )
-            continue
-        yield reader.line_num, dict(zip(names, map(str.strip, fields) if is_spaced else fields, strict=True))
+        elif fields:
+            yield number, dict(zip(names, map(str.strip, fields) if is_spaced else fields, strict=True))
+
+
+def _csv_records(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each record, with the number of its last line; the error of a damaged one names its first."""
+    # strict: otherwise an unclosed quote would take the rows up to the next quote, or to the end, into its field.
+    reader, number = csv.reader(_text_lines(file, stream), delimiter=_DELIMITERS[_suffix(file.url)], strict=True), 0
+    try:
+        for fields in reader:
+            number = reader.line_num
+            yield number, fields
+    except csv.Error as error:  # a field over 131,072 characters, a quote that is not closed
+        raise SourceError(
+            f"{file.url} line {number + 1}: {one_line(error)}; expected a CSV file with a header, in which a field "
+            'that begins with a quote ends with one, and quotes inside are doubled: "5"" disc"'
+        ) from error
 
 
 def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterator[tuple[int, Values]]:
@@ -569,7 +603,7 @@ def _jsonl_rows(file: MetadataFile, stream: BinaryIO, refuse: Refuse) -> Iterato
         if not isinstance(values, dict):
             refuse(SourceError(f"{file.url} line {number}: {type(values).__name__}, expected an object: {{...}}"))
             continue
-        _refuse_columns(file, list(values))
+        _refuse_columns(file.url, list(values))
         yield number, values
 
 
@@ -584,26 +618,9 @@ def _json_object(pairs: list[tuple[str, Any]]) -> Values:
 
 def _metadata_parquet_rows(file: MetadataFile, stream: BinaryIO) -> Iterator[tuple[int, Values]]:
     with parquet_errors(file.url, _UNPARQUET):
-        table = pq.ParquetFile(pa.PythonFile(stream, mode="r"), pre_buffer=False)
-        rows = _refuse_bomb(file, table.metadata)
-        _refuse_columns(file, list(table.schema_arrow.names))
-        number = 0
-        for batch in table.iter_batches(rows, use_threads=False):
-            batch.validate(full=True)
-            for values in batch.to_pylist():
-                number += 1
-                yield number, values
-
-
-def _refuse_bomb(file: MetadataFile, metadata: Any) -> int:
-    """Return how many rows may be read at once. Raises SourceError if a small file claims to be large."""
-    largest = largest_group(metadata)
-    if largest > MAX_GROUP_BYTES or metadata.num_rows > file.num_bytes:
-        raise SourceError(
-            f"{file.url}: {metadata.num_rows:,} rows, a row group of {largest:,} bytes, in a file of "
-            f"{file.num_bytes:,}; expected row groups of at most {MAX_GROUP_BYTES:,}: write it again with smaller ones"
-        )
-    return max(_LEAST_ROWS, min(_BATCH_ROWS, _BATCH_BYTES // max(1, largest)))
+        table = pq.ParquetFile(pa.PythonFile(stream, mode="r"), buffer_size=BUFFER_BYTES, pre_buffer=False)
+        _refuse_columns(file.url, list(table.schema_arrow.names))
+        yield from enumerate(parquet_rows(file.url, file.num_bytes, ParquetFile(table)), 1)
 
 
 def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
@@ -618,21 +635,9 @@ def _text_lines(file: MetadataFile, stream: BinaryIO) -> Iterator[str]:
             raise SourceError(f"{file.url} line {number}: not UTF-8; save the file as UTF-8") from error
 
 
-@contextmanager
-def _parsed_metadata(file: MetadataFile, number: int) -> Iterator[None]:
-    """Turn errors of the row that begins at a line into a SourceError that names the line."""
-    try:
-        yield
-    except csv.Error as error:  # a field over 131,072 characters, a quote that is not closed
-        raise SourceError(
-            f"{file.url} line {number}: {one_line(error)}; expected a CSV file with a header, in which a field that "
-            'begins with a quote ends with one, and quotes inside are doubled: "5"" disc"'
-        ) from error
-
-
-def _refuse_columns(file: MetadataFile, names: list[str]) -> None:
+def _refuse_columns(url: str, names: list[str]) -> None:
     if len(names) > MAX_FEATURES:
-        raise SourceError(f"{file.url}: {len(names):,} columns, expected at most {MAX_FEATURES:,}")
+        raise SourceError(f"{url}: {len(names):,} columns, expected at most {MAX_FEATURES:,}")
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise SourceError(f"{file.url}: the column {quoted(twice[0])} occurs twice; rename one")
+        raise SourceError(f"{url}: the column {quoted(twice[0])} occurs twice; rename one")
