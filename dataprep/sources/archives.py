@@ -70,9 +70,7 @@ def zip_members(reader: ArchiveReader) -> list[Member]:
     damaged or truncated; a member is a link or a device, or members overlap or are outside the archive. Names are not
     checked here. Compressed members are only marked, because members that are skipped may be compressed."""
     directory = find_directory(reader)
-    data = reader.read_apart(directory.offset, directory.num_bytes)
-    entries = sorted(_entries(reader, directory, data), key=attrgetter("header_offset"))
-    del data
+    entries = sorted(_entries(reader, directory), key=attrgetter("header_offset"))
     limits = [entry.header_offset for entry in entries[1:]] + [directory.offset]
     located = [(entry.order, _locate(reader, entry, limit)) for entry, limit in zip(entries, limits, strict=False)]
     return [member for _, member in sorted(located)]
@@ -90,8 +88,9 @@ def find_directory(reader: _Reader) -> _Directory:
             break
         at = tail.rfind(b"PK\5\6", 0, at)
     if at < 0:
-        what = "no end of a zip archive here: truncated, or not a zip; download it again"
-        raise damaged(reader, reader.num_bytes, what)
+        raise damaged(
+            reader, reader.num_bytes, "no end of a zip archive here: truncated, or not a zip; download it again"
+        )
     _, disk, start_disk, here, entries, num_bytes, offset, _ = end
     end_at = tail_at + at
     locator_at = end_at - _LOCATOR64.size
@@ -100,20 +99,13 @@ def find_directory(reader: _Reader) -> _Directory:
         end_at, (disk, start_disk, here, entries, num_bytes, offset) = _find_end64(reader, locator_at, locator)
     if disk or start_disk or here != entries:
         raise damaged(reader, end_at, f"one of several parts of a zip; expected a complete one: {_UNPACK}")
+    directory = f"directory of {num_bytes:,} bytes"
     if offset + num_bytes != end_at:
-        raise damaged(
-            reader,
-            end_at,
-            f"its directory of {num_bytes:,} bytes at {offset:,} does not end here: it was truncated, or data were put "
-            "in front: download it again",
-        )
+        what = "does not end here: it was truncated, or data were put in front: download it again"
+        raise damaged(reader, end_at, f"its {directory} at {offset:,} {what}")
     if num_bytes > MAX_DIRECTORY_BYTES or entries > MAX_MEMBERS:
-        raise damaged(
-            reader,
-            offset,
-            f"{entries:,} members in a directory of {num_bytes:,} bytes; at most {MAX_MEMBERS:,} in "
-            f"{MAX_DIRECTORY_BYTES:,} are taken: {_UNPACK}",
-        )
+        most = f"at most {MAX_MEMBERS:,} in {MAX_DIRECTORY_BYTES:,} are taken: {_UNPACK}"
+        raise damaged(reader, offset, f"{entries:,} members in a {directory}; {most}")
     return _Directory(offset, num_bytes, entries)
 
 
@@ -150,10 +142,8 @@ class ArchiveReader:
         self.num_bytes = info.num_bytes
         self.version = info.version
         self._storage, self._name, self._progress = storage, name, progress
-        window_bytes = DISK_WINDOW_BYTES if storage.is_local else NETWORK_WINDOW_BYTES
-        self._window = RangeWindow(
-            storage, name, info.num_bytes, window_bytes, info.version, most_bytes=NETWORK_WINDOW_BYTES
-        )
+        least, most = (DISK_WINDOW_BYTES if storage.is_local else NETWORK_WINDOW_BYTES), NETWORK_WINDOW_BYTES
+        self._window = RangeWindow(storage, name, info.num_bytes, least, info.version, most_bytes=most)
         self._blocks = _BlocksAhead(storage, name, info) if stream and not storage.is_local else None
         self._next_report = 0
 
@@ -211,10 +201,10 @@ class GzipReader:
     def read(self, offset: int, num_bytes: int) -> bytes:
         """Read content at an offset not before the last one; fewer bytes than requested only at the end."""
         try:
-            if not self._is_empty:  # GzipFile accepts an empty file as empty content
-                self._file.seek(offset)
-                return self._file.read(num_bytes)
-            raise EOFError
+            if self._is_empty:  # GzipFile accepts an empty file as empty content
+                raise EOFError
+            self._file.seek(offset)
+            return self._file.read(num_bytes)
         except EOFError as error:
             raise SourceError(f"{self.archive}: truncated inside its content; download it again") from error
         except (zlib.error, gzip.BadGzipFile) as error:
@@ -259,8 +249,8 @@ def _find_end64(reader: _Reader, locator_at: int, locator: bytes) -> tuple[int, 
     return record_at, record[4:]
 
 
-def _entries(reader: ArchiveReader, directory: _Directory, data: bytes) -> Iterator[_Entry]:
-    at = 0
+def _entries(reader: ArchiveReader, directory: _Directory) -> Iterator[_Entry]:
+    data, at = reader.read_apart(directory.offset, directory.num_bytes), 0
     for order in range(directory.entries):
         position = directory.offset + at
         if at + _ENTRY.size > len(data):
@@ -325,12 +315,8 @@ def _locate(reader: ArchiveReader, entry: _Entry, limit: int) -> Member:
     flags, method, packed_bytes, name_bytes, extra_bytes = fields[2], fields[3], fields[7], fields[9], fields[10]
     offset = position + _LOCAL.size + name_bytes + extra_bytes
     if offset + entry.num_bytes > limit:
-        raise _refuse(
-            reader,
-            position,
-            name,
-            f"{entry.num_bytes:,} bytes from {offset:,} run into what begins at {limit:,}: overlapping or truncated",
-        )
+        what = f"run into what begins at {limit:,}: overlapping or truncated"
+        raise _refuse(reader, position, name, f"{entry.num_bytes:,} bytes from {offset:,} {what}")
     if reader.read(position + _LOCAL.size, name_bytes) != name:
         raise _refuse(reader, position, name, f"its local header has another name; {_AGAIN}")
     if method != entry.method:
@@ -365,15 +351,12 @@ class _BlocksAhead:
         pieces = []
         while offset < stop:
             start = offset - offset % BLOCK_BYTES
-            block = self._block(start // BLOCK_BYTES)
-            pieces.append(block[offset - start : stop - start])
+            index = start // BLOCK_BYTES
+            if next(iter(self._held), None) != index:
+                self._hold(index)
+            pieces.append(self._held[index].result()[offset - start : stop - start])
             offset = start + BLOCK_BYTES
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    def _block(self, index: int) -> bytes:
-        if next(iter(self._held), None) != index:
-            self._hold(index)
-        return self._held[index].result()
 
     def _hold(self, index: int) -> None:
         total = -(-self._num_bytes // BLOCK_BYTES)
