@@ -15,7 +15,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import filterfalse
 from pathlib import Path
@@ -45,7 +45,7 @@ from dataprep.sources.imagenet_labels import (
     read_val_labels,
 )
 from dataprep.sources.keys import IMAGE_SUFFIXES, is_hidden
-from dataprep.sources.unpacked import PARQUET
+from dataprep.sources.unpacked import PARQUET, unpacking_note
 from dataprep.storage.base import ObjectInfo, Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
@@ -79,12 +79,8 @@ class ImageNet(base.Dataset):
         if not tables:
             return self
         num_bytes = sum(table.num_bytes for split in reading.splits for table in tables.get(split, ()))
-        note = (
-            f"images are in parquet files: about {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
-            "removed when the dataset is complete"
-        )
-        values = {item.name: getattr(self, item.name) for item in fields(ImageNet)} | {"notes": (note,)}
-        return HubImageNet(**values, tables=tables, unpack_to=reading.unpack_to)
+        note = unpacking_note(f"about {human_bytes(num_bytes)}")
+        return HubImageNet(**vars(self) | {"notes": (note,)}, tables=tables, unpack_to=reading.unpack_to)
 
     def classes(self, root: Storage, *, allow_partial: bool) -> tuple[str, ...]:
         """Return the published WNIDs; with `allow_partial` those found among train images, or else val images."""

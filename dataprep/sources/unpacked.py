@@ -65,6 +65,14 @@ def unpacked_name(file: SourceFile) -> str:
     return f"{UNPACKED}{hashlib.sha256(identity).hexdigest()[:32]}"
 
 
+def unpacking_note(size: str) -> str:
+    """Return the message that images of some size are unpacked for a build."""
+    return (
+        f"images are in parquet files: {size} are unpacked below the output's _build/, and removed when the dataset is "
+        "complete"
+    )
+
+
 def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
     """Return the sources of a split whose images are unpacked."""
     found = list(sources)
