@@ -14,7 +14,7 @@ import re
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeVar
@@ -39,7 +39,6 @@ ALL_FILES = "*"
 """Name in the plan's sources for files that have no common top folder."""
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes, bytes])
 _TEXTS = msgspec.msgpack.Decoder(dict[str, str])
-_ROW_DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, str, bytes])
 MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES
 """Maximum size of a text file; the same limit as for all annotations of a picture."""
 SUFFIX = "txt"
@@ -73,11 +72,6 @@ class Text(NamedTuple):
     """Feature that holds it."""
     original: trees.Original
     content: str
-
-    @property
-    def shown(self) -> str:
-        """Path of the file, as messages show it."""
-        return shown("/".join(self.original.parts))
 
 
 def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
@@ -125,28 +119,24 @@ class TextFiles:
         """
         waiting = self._contents()
         text = next(waiting, None)
-        found: dict[str, Text] = {}
-        stem: bytes | None = None
-        for picture in pictures:
-            self._num_pictures += 1
-            wanted = stem_of(picture)
-            if wanted != stem:
-                stem, found = wanted, {}
-                while text is not None and (at := trees.stem_bytes(text.original)) <= wanted:
-                    if at < wanted:
-                        self._odd.add(text)
-                    elif text.name in found:
-                        self._problems.note(
-                            f"{self._root.url}: {found[text.name].shown} and {text.shown} are text files of one "
-                            "picture; remove one"
-                        )
-                    else:
-                        found[text.name] = text
-                    text = next(waiting, None)
-            yield picture, self._values(picture, found)
-        while text is not None:
-            self._odd.add(text)
-            text = next(waiting, None)
+        for stem, same in groupby(pictures, stem_of):
+            found: dict[str, Text] = {}
+            while text is not None and (at := trees.stem_bytes(text.original)) <= stem:
+                if at < stem:
+                    self._odd.add(text.original)
+                elif text.name in found:
+                    self._problems.note(
+                        f"{self._root.url}: {found[text.name].original.shown} and {text.original.shown} are text files "
+                        "of one picture; remove one"
+                    )
+                else:
+                    found[text.name] = text
+                text = next(waiting, None)
+            for picture in same:
+                self._num_pictures += 1
+                yield picture, self._values(picture, found)
+        for odd in chain([text] if text is not None else [], waiting):
+            self._odd.add(odd.original)
 
     def refuse_odd(self) -> None:
         """Refuse pictures without a text, and text files without a picture."""
@@ -175,27 +165,23 @@ class TextFiles:
         return values
 
     def _contents(self) -> Iterator[Text]:
-        """Yield the files in the order of their stems; over a network many are read at a time."""
+        """Yield the files in the order of their stems; over a network many are read at a time. The text of a refused
+        file is empty."""
         texts = self._texts.in_order(trees.stem_bytes)
-        return map(self._checked, read_ahead(self._read, texts, self._root.reads_in_flight))
+        for text, error in read_ahead(self._read, texts, self._root.reads_in_flight):
+            if error is not None:
+                self._problems.add(error)
+            yield text
 
-    def _checked(self, found: Text | tuple[Text, SourceError]) -> Text:
-        """Return a text; the text of a refused file is empty."""
-        if isinstance(found, Text):
-            return found
-        text, error = found
-        self._problems.add(error)
-        return text
-
-    def _read(self, text: trees.Original) -> Text | tuple[Text, SourceError]:
+    def _read(self, text: trees.Original) -> tuple[Text, SourceError | None]:
         name = self._names[text.parts[-1].lower().rpartition(".")[2]]
         try:
-            return Text(name, text, self._content(text).rstrip("\r\n"))
+            return Text(name, text, self._content(text).rstrip("\r\n")), None
         except SourceError as error:
             return Text(name, text, ""), error
 
     def _content(self, text: trees.Original) -> str:
-        where = f"{self._root.url}: {shown('/'.join(text.parts))}"
+        where = f"{self._root.url}: {text.shown}"
         if text.num_bytes > MAX_TEXT_BYTES:
             raise SourceError(
                 f"{where}: {text.num_bytes:,} bytes, expected the text of one image, of at most {MAX_TEXT_BYTES:,}; "
@@ -211,12 +197,13 @@ class TextFiles:
 
 
 @dataclass(slots=True)
-class _Picture(own_pictures.Picture):
+class _Picture:
     """One image of the tree, with the facts found so far."""
 
     original: trees.Original
     inner: tuple[str, ...]
     """Path below the split."""
+    row: bytes = b""
     texts: bytes = b""
     """Contents of its text files, packed."""
 
@@ -226,7 +213,7 @@ class _Picture(own_pictures.Picture):
 
     @property
     def shown(self) -> str:
-        return shown("/".join(self.original.parts))
+        return self.original.shown
 
     @property
     def place(self) -> tuple[str, int, int, int | None]:
@@ -241,7 +228,7 @@ def _encode(picture: _Picture) -> bytes:
 def _decode(data: bytes) -> _Picture:
     packed, above, row, texts = _DECODER.decode(data)
     original = trees.ORIGINALS.decode(packed)
-    return _Picture(original, original.parts[above:], texts, row=row)
+    return _Picture(original, original.parts[above:], row, texts)
 
 
 _PICTURES = Codec(_encode, _decode, "the list of images")
@@ -262,7 +249,7 @@ class _Row(NamedTuple):
         return shown(self.path.decode("utf-8", "surrogateescape"))
 
 
-_ROWS = Codec(msgspec.msgpack.encode, lambda data: _Row(*_ROW_DECODER.decode(data)), "the metadata")
+_ROWS = Codec(msgspec.msgpack.encode, msgspec.msgpack.Decoder(_Row).decode, "the metadata")
 
 
 class _FolderReader(own_pictures.PictureReader[_Picture]):
@@ -277,9 +264,11 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
     def _opened(self, dataset: Folder) -> own_pictures.OpenedDataset:
         tree = trees.read_tree(self._root, self._own, self._progress, self._problems)
         self._note_passed_over(tree)
-        empty = own_pictures.Examples(_Picture(image, image.parts) for image in tree.first_empty)
-        empty.count = tree.num_empty
-        self._note_empty(empty)
+        if tree.empty.count:
+            self._notes.append(
+                f"warning: {counted(tree.empty.count, 'image')} of 0 bytes, which a build rejects: {tree.empty}; "
+                "remove or replace them, or allow rejections with `max_reject_ratio`"
+            )
         folders = self._split_folders(tree)
         splits = self._by_split(folders, self._with_texts(tree, self._with_rows(tree)))
         classes = self._label(own_pictures.AllSplits(splits.values()))
@@ -306,21 +295,16 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
             unpacked = "" if tree.unused_table.is_loose else "unpacked, "
             packed = sorted({image.source for image in tree.images if not image.is_loose} if not unpacked else ())
             if packed and self._root.is_local:
-                unpack = (
-                    trees.unpack_command(self._root.url_of(name), self._root.url)
-                    for name in packed[: own_pictures.SHOWN_EXAMPLES]
-                )
-                unpacked = f"after {' && '.join(unpack)}, "
+                unpacked = f"after {trees.unpack_command(*map(self._root.url_of, packed))}, "
             self._notes.append(
-                f"{shown('/'.join(tree.unused_table.parts))} is skipped: {unpacked}{_table_command(tree)} builds the "
-                f"pictures that it names; or call it metadata.csv, metadata.jsonl or metadata.parquet, with paths in a "
-                f"column {FILE_COLUMN}, and its rows describe the pictures here"
+                f"{tree.unused_table.shown} is skipped: {unpacked}{_table_command(tree)} builds the pictures that it "
+                "names; or call it metadata.csv, metadata.jsonl or metadata.parquet, with paths in a column "
+                f"{FILE_COLUMN}, and its rows describe the pictures here"
             )
         if tree.unused_archive:
-            folder = tree.unused_archive.rpartition("/")[0]
             self._notes.append(
                 f"warning: nothing in {shown(tree.unused_archive)} is read, because only archives directly in `source` "
-                f"are; unpack it there: {trees.unpack_command(tree.unused_archive, folder)}"
+                f"are; unpack it there: {trees.unpack_command(tree.unused_archive)}"
             )
         if tree.unused_text is not None:
             name = tree.unused_text.parts[-1]
@@ -383,7 +367,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
 
     def _by_split(
         self, folders: Mapping[str, str], pictures: SpilledItems[_Picture]
-    ) -> Mapping[str, own_pictures.Pictures[_Picture]]:
+    ) -> Mapping[str, SpilledItems[_Picture]]:
         """Sort the images into splits; all into train if no folder is named like a split."""
         if not folders:
             return {"train": pictures}
@@ -520,7 +504,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
 
     # Labels
 
-    def _label(self, pictures: own_pictures.Pictures[_Picture]) -> tuple[str, ...]:
+    def _label(self, pictures: own_pictures.AllSplits[_Picture]) -> tuple[str, ...]:
         """Find the source of the classes, remove its column from the features, and return the sorted classes."""
         if not self._are_typed and self._own.label_from != own_pictures.FOLDER_LABELS:
             return ()
@@ -533,7 +517,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
             self._check_features()
         return self._checked_classes(map(self._class_of, pictures))
 
-    def _label_source(self, pictures: own_pictures.Pictures[_Picture]) -> str:
+    def _label_source(self, pictures: own_pictures.AllSplits[_Picture]) -> str:
         """Choose the source of the labels when the user has not named one."""
         if own_pictures.LABEL_COLUMN in self._features:
             suffix = dict(self._own.text_files).get(own_pictures.LABEL_COLUMN)
@@ -566,7 +550,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         )
         return own_pictures.FOLDER_LABELS
 
-    def _label_by_folder(self, pictures: own_pictures.Pictures[_Picture]) -> None:
+    def _label_by_folder(self, pictures: own_pictures.AllSplits[_Picture]) -> None:
         self._class_of = _folder_of
         odd = own_pictures.Examples(picture for picture in pictures if len(picture.inner) != 2)
         if odd.count:
@@ -591,7 +575,7 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
                 f"warning: {counted(len(empty), 'folder')} next to the classes without an image, so no class: {names}"
             )
 
-    def _sources(self, tree: trees.Tree, pictures: own_pictures.Pictures[_Picture]) -> list[SourceFile]:
+    def _sources(self, tree: trees.Tree, pictures: Iterable[_Picture]) -> list[SourceFile]:
         """Return the archives, the metadata files, and one entry for all other files of a split."""
         packed = {source.name for source in tree.sources}
         tops: set[str] = set()

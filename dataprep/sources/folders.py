@@ -37,12 +37,7 @@ class FolderFile(NamedTuple):
     num_bytes: int
 
 
-_DECODER = msgspec.msgpack.Decoder(tuple[tuple[str, ...], int])
-FILES = Codec(
-    lambda file: msgspec.msgpack.encode((list(file.parts), file.num_bytes)),
-    lambda data: FolderFile(*_DECODER.decode(data)),
-    "the list of files",
-)
+FILES = Codec(msgspec.msgpack.encode, msgspec.msgpack.Decoder(FolderFile).decode, "the list of files")
 
 
 def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[FolderFile]:

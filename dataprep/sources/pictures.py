@@ -16,7 +16,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
-from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 from unicodedata import normalize
 
@@ -32,7 +31,7 @@ from dataprep.dataset.features import (
     shown_value,
 )
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, renumbering
-from dataprep.dataset.spill import SpilledReferences
+from dataprep.dataset.spill import SpilledItems, SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.messages import counted, quoted, shell_words, shown
@@ -49,7 +48,6 @@ _NO_NUMBER = re.compile(r"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _TRUTH = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT64 = range(-(2**63), 2**63)
 _AS_TEXT = "write it as one text, with json.dumps for example"
-_NO_VALUES = msgspec.msgpack.encode({})
 LEAVE_OUT = "leave the column out with `drop` {words}"
 """Advice for leaving out a column."""
 
@@ -103,28 +101,21 @@ class Columns:
                     self._missing.setdefault(name, self._first_row)
             if _is_missing(value):
                 self._missing.setdefault(name, row.where)
-            else:
-                self._add(name, value, row.where)
+                continue
+            try:
+                self._types[name].add(value, _Place(name, row.where, self._leave_out))
+            except ColumnError as error:
+                self._refuse_column(name, error)
         for name in self._types.keys() - values.keys():
             self._missing.setdefault(name, row.where)
         self._first_row = self._first_row or row.where
         used = {name: value for name, value in values.items() if not _is_missing(value) and name not in self.faults}
         kept = msgspec.msgpack.encode(used)
-        if len(kept) > MAX_ANNOTATION_BYTES:
-            self._refuse(
-                SourceError(
-                    f"{row.where}: {len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an "
-                    f"image; {self._leave_out.format(words='NAME')}"
-                )
-            )
-            return _NO_VALUES
-        return kept
-
-    def _add(self, name: str, value: Any, where: str) -> None:
-        try:
-            self._types[name].add(value, _Place(name, where, self._leave_out))
-        except ColumnError as error:
-            self._refuse_column(name, error)
+        if len(kept) <= MAX_ANNOTATION_BYTES:
+            return kept
+        what = f"{len(kept):,} bytes of values, expected at most {MAX_ANNOTATION_BYTES:,} for an image"
+        self._refuse(SourceError(f"{row.where}: {what}; {self._leave_out.format(words='NAME')}"))
+        return msgspec.msgpack.encode({})
 
     def _refuse_column(self, name: str, error: ColumnError) -> None:
         self.faults[name] = error.reason
@@ -136,13 +127,9 @@ class Columns:
 
         A column is refused if it has values of two kinds, or a row without a value and no default.
         """
-        unknown = sorted((self._defaults.keys() | self._drop) - self._types.keys() - self._drop)
-        if unknown:
-            self._refuse(
-                SourceError(
-                    f"`default` {unknown[0]}: the metadata has no such column; it has {', '.join(sorted(self._types))}"
-                )
-            )
+        if unknown := sorted(self._defaults.keys() - self._types.keys() - self._drop):
+            known = ", ".join(sorted(self._types))
+            self._refuse(SourceError(f"`default` {unknown[0]}: the metadata has no such column; it has {known}"))
         found = {}
         for name in sorted(self._types.keys() - self.faults):
             try:
@@ -186,9 +173,8 @@ class _TextTypes:
     """Finds the type of a column whose values are all texts, as in a CSV file."""
 
     def __init__(self) -> None:
-        self._fits: dict[Kind, Callable[[str], bool]] = dict(_TEXT_KINDS)
-        self._empty: str = ""
-        self._no_number: str = ""
+        self._fits = dict(_TEXT_KINDS)
+        self._empty = self._no_number = ""
         self._has_values = False
 
     def add(self, value: str, place: _Place) -> None:
@@ -315,7 +301,7 @@ class _Types:
         return Feature(kind, self._shape(place, kind))
 
     def _shape(self, place: _Place, kind: Kind) -> tuple[int | None, ...]:
-        depth = next(iter(self.depths))
+        (depth,) = self.depths
         if depth < 2:
             return (None,) * depth
         if len(self.lengths) > 1 or 0 in self.lengths or kind in ("text", "bytes"):
@@ -419,46 +405,31 @@ class OpenedDataset(OwnDataset):
         return self.found[wanted.split]
 
 
-@dataclass(slots=True)
-class Picture(ABC):
+class Picture(Protocol):
     """One image, with the facts found so far."""
 
-    row: bytes = field(default=b"", kw_only=True)
+    row: bytes
     """Row of metadata as encoded by `Columns.add`; decoded values would take several times the memory."""
-    class_name: str = field(default="", kw_only=True)
 
     @property
-    @abstractmethod
-    def key(self) -> str:
-        """Key of the sample."""
+    def key(self) -> str: ...
 
     @property
-    @abstractmethod
     def shown(self) -> str:
         """Path or row of the image, as messages show it."""
 
     @property
-    @abstractmethod
     def place(self) -> tuple[str, int, int, int | None]:
         """The image's file, relative to the root, offset, number of bytes, and expected CRC32C (None if unknown)."""
 
 
 P = TypeVar("P", bound=Picture)
-P_co = TypeVar("P_co", bound=Picture, covariant=True)
-
-
-class Pictures(Protocol[P_co]):
-    """Ordered pictures that can be read any number of times: a list, or more than fit into memory."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[P_co]: ...
 
 
 class AllSplits(Generic[P]):
     """The pictures of several splits, one split after the other."""
 
-    def __init__(self, splits: Iterable[Pictures[P]]) -> None:
+    def __init__(self, splits: Iterable[SpilledItems[P]]) -> None:
         self._splits = list(splits)
 
     def __len__(self) -> int:
@@ -486,12 +457,12 @@ class PictureReader(ABC, Generic[P]):
         self._all_columns: dict[str, Feature] = {}
         self._features: dict[str, Feature] = {}
         """All columns except the label."""
-        self._class_of: Callable[[P], str] = attrgetter("class_name")
+        self._class_of: Callable[[P], str] = lambda _: ""
         """Function that returns the class of an image; replaced when the labels' source is known."""
 
-    def _collected(self, pictures: Iterable[P]) -> Pictures[P]:
+    @abstractmethod
+    def _collected(self, pictures: Iterable[P]) -> SpilledItems[P]:
         """Return pictures that can be read several times."""
-        return list(pictures)
 
     def _take_columns(self) -> None:
         """Find the types of all columns, after all rows were added to `_columns`."""
@@ -504,7 +475,7 @@ class PictureReader(ABC, Generic[P]):
 
     # The share of train that becomes val
 
-    def _with_val(self, splits: Mapping[str, Pictures[P]]) -> Mapping[str, Pictures[P]]:
+    def _with_val(self, splits: Mapping[str, SpilledItems[P]]) -> Mapping[str, SpilledItems[P]]:
         """Return the splits with a share of train as val, if the user requests it."""
         own = self._own
         if not own.val_fraction:
@@ -514,8 +485,9 @@ class PictureReader(ABC, Generic[P]):
                 f"`val_fraction` {own.val_fraction:g}: {self._root.url} has the splits {', '.join(splits)}; it needs "
                 "train, and no val"
             )
-        val = self._collected(picture for picture in splits["train"] if in_val(own, self._group(picture)))
-        train = self._collected(picture for picture in splits["train"] if not in_val(own, self._group(picture)))
+        val, train = self._collected(()), self._collected(())
+        for picture in splits["train"]:
+            (val if in_val(own, self._group(picture)) else train).append(picture)
         if not len(val) or not len(train):
             raise empty_split(own, len(train), len(val), map(self._group, splits["train"]))
         return {**splits, "train": train, "val": val}
@@ -532,7 +504,7 @@ class PictureReader(ABC, Generic[P]):
 
     # Labels
 
-    def _label_by_column(self, pictures: Pictures[P], column: str) -> None:
+    def _label_by_column(self, pictures: Iterable[P], column: str) -> None:
         """Take the classes from a column, which is then not a feature."""
         feature = self._features.pop(column, None)
         if feature is None or feature.shape or feature.kind not in ("text", "int64", "bool"):
@@ -544,7 +516,10 @@ class PictureReader(ABC, Generic[P]):
             )
         width = 0
         if feature.kind == "int64":
-            fewest, most = self._range(pictures, column)
+            fewest, most = 0, 0
+            for picture in pictures:
+                value = self._values(picture)[column]
+                fewest, most = min(fewest, value), max(most, value)
             if fewest < 0:
                 raise SourceError(f"{self._root.url}: `label_from` {column}: {fewest}; expected integers of 0 or more")
             width = len(str(most))
@@ -562,13 +537,6 @@ class PictureReader(ABC, Generic[P]):
         if near:
             advice = f"`label_from` {shell_words(near[0])}"
             self._notes.append(f"note: the column {shown(near[0])} is a feature; if it holds the classes: {advice}")
-
-    def _range(self, pictures: Pictures[P], column: str) -> tuple[int, int]:
-        fewest, most = 2**63, -(2**63)
-        for picture in pictures:
-            value = self._values(picture)[column]
-            fewest, most = min(fewest, value), max(most, value)
-        return fewest, most
 
     def _check_features(self) -> None:
         """Refuse columns whose names are not valid for features."""
@@ -612,14 +580,6 @@ class PictureReader(ABC, Generic[P]):
         self._class_of = lambda picture: joined.get(class_of(picture), class_of(picture))
         return tuple(sorted({joined.get(name, name) for name in names}))
 
-    def _note_empty(self, empty: Examples) -> None:
-        """Note the images of 0 bytes."""
-        if empty.count:
-            self._notes.append(
-                f"warning: {counted(empty.count, 'image')} of 0 bytes, which a build rejects: {empty}; remove or "
-                "replace them, or allow rejections with `max_reject_ratio`"
-            )
-
     # References
 
     def _dataset(self, dataset: OwnDataset, found: Mapping[str, Enumeration], splits: Iterable[str]) -> OpenedDataset:
@@ -628,7 +588,7 @@ class PictureReader(ABC, Generic[P]):
         notes = (*self._notes, *([line] if line else ()), *uneven_classes(self._own, found))
         return OpenedDataset.of(dataset, found, facts={name: dataset.facts[name] for name in splits}, notes=notes)
 
-    def _enumeration(self, split: str, pictures: Pictures[P], classes: tuple[str, ...]) -> Enumeration:
+    def _enumeration(self, split: str, pictures: Iterable[P], classes: tuple[str, ...]) -> Enumeration:
         """Return the references of a split in the order of its pictures; the caller adds the original files."""
         odd = Examples(picture for picture in pictures if not self._class_of(picture)) if classes else Examples(())
         if odd.count:

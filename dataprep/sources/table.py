@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,11 +29,11 @@ from dataprep.errors import SourceError, UsageError
 from dataprep.messages import counted, human_bytes, quoted, shown, sufficient_ratio
 from dataprep.sources import base, image_tables, keys
 from dataprep.sources import pictures as own_pictures
-from dataprep.sources.archives import Progress, refuse_pointer
+from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.image_tables import columns_of
 from dataprep.sources.tables import Row, numbered
 from dataprep.sources.tree import unpack_command
-from dataprep.sources.unpacked import IMAGE_FILES
+from dataprep.sources.unpacked import IMAGE_FILES, unpacking_note
 from dataprep.storage.base import Storage
 
 FROM_PATH, FROM_ROW = "path", "row"
@@ -83,10 +83,11 @@ class UnusableImages:
         max_ratio: Share of a split's rows that may be rejected.
     """
 
-    def __init__(self, root: Storage, image_column: str, max_ratio: float) -> None:
-        self._root, self._image_column, self._max_ratio = root, image_column, max_ratio
-        self._where = root.url
-        self._all_missing = SpilledItems(_MISSING_IMAGES)
+    def __init__(self, root: Storage, max_ratio: float) -> None:
+        self._root, self._where, self._max_ratio = root, root.url, max_ratio
+        self.image_column = ""
+        self.missing = SpilledItems(_MISSING_IMAGES)
+        """All images that do not exist, each with its row."""
         self._rows, self._missing = 0, own_pictures.Examples()
         """Rows of the current table, and its images that do not exist."""
         self._lacking: list[tuple[image_tables.ImageTable, own_pictures.Examples, int]] = []
@@ -94,17 +95,8 @@ class UnusableImages:
         self._unread: list[NamedRow] = []
         """First rows whose file has an unsupported type."""
         self._num_unread = 0
-        self._empty = own_pictures.Examples()
-
-    @property
-    def are_some(self) -> bool:
-        """Whether any images cannot be used."""
-        return bool(self._lacking or self._num_unread or self._empty.count)
-
-    @property
-    def missing(self) -> Iterable[tuple[str, str]]:
-        """All images that do not exist, each with its row."""
-        return self._all_missing
+        self.empty = own_pictures.Examples()
+        """Rows whose image has no bytes."""
 
     def add(self, row: NamedRow, num_bytes: int | None) -> None:
         """Note a row of a table with paths if its image cannot be used.
@@ -115,15 +107,12 @@ class UnusableImages:
         self._rows += 1
         if num_bytes is None:
             self._missing.add(row)
-            self._all_missing.append((row.image, image_tables.row_name(row.table, row.number)))
+            self.missing.append((row.image, image_tables.row_name(row.table, row.number)))
         elif not is_read(row.image):
             self._num_unread += 1
             self._unread += [row] if self._num_unread <= keys.SHOWN_PROBLEMS else []
         elif not num_bytes:
-            self.add_empty(row)
-
-    def add_empty(self, row: own_pictures.Shown) -> None:
-        self._empty.add(row)
+            self.empty.add(row)
 
     def end_table(self, table: image_tables.ImageTable) -> None:
         """Note the images of a table that do not exist."""
@@ -184,10 +173,10 @@ class UnusableImages:
                     "relative to the table or to `source`"
                 )
         yield from self._elsewhere()
-        if self._empty.count:
-            repair = "replace it, or remove the row" if self._empty.count == 1 else "replace them, or remove the rows"
-            images = f"{counted(self._empty.count, 'image')} without a byte"
-            yield f"{self._where}: {images}: {self._empty}; {repair}, {reject}"
+        if self.empty.count:
+            repair = "replace it, or remove the row" if self.empty.count == 1 else "replace them, or remove the rows"
+            images = f"{counted(self.empty.count, 'image')} without a byte"
+            yield f"{self._where}: {images}: {self.empty}; {repair}, {reject}"
 
     def _elsewhere(self) -> Iterator[str]:
         """Yield an error for each table that lacks most of its images: its paths probably start in another folder."""
@@ -195,7 +184,7 @@ class UnusableImages:
             if 2 * missing.count >= rows:
                 yield (
                     f"{self._lack(table, missing, rows)}; expected paths relative to the table or to `source`: name "
-                    f"their column with `image_column` (now {self._image_column}), or put the table into the folder "
+                    f"their column with `image_column` (now {self.image_column}), or put the table into the folder "
                     f"where the paths begin{self._found_elsewhere()}"
                 )
 
@@ -210,10 +199,7 @@ class UnusableImages:
         beside = [path.name for path in near if path.suffix.lower() in (".zip", ".tar")]
         if not beside:
             return ""
-        unpack = (
-            unpack_command(self._root.url_of(name), self._root.url) for name in beside[: own_pictures.SHOWN_EXAMPLES]
-        )
-        return f"; if they are in {shown(beside[0])}, unpack first: {' && '.join(unpack)}"
+        return f"; if they are in {shown(beside[0])}, unpack first: {unpack_command(*map(self._root.url_of, beside))}"
 
     def _lack(self, table: image_tables.ImageTable, missing: own_pictures.Examples, rows: int) -> str:
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"
@@ -254,7 +240,7 @@ def _entries(root: Storage, names: set[str]) -> Iterator[str]:
 
 
 @dataclass(slots=True)
-class _Picture(own_pictures.Picture):
+class _Picture:
     """One row of a table."""
 
     table: image_tables.ImageTable
@@ -266,11 +252,8 @@ class _Picture(own_pictures.Picture):
     num_bytes: int
     crc32c: int | None = None
     """CRC32C of an unpacked image."""
-    sample_key: str = ""
-
-    @property
-    def key(self) -> str:
-        return self.sample_key
+    key: str = ""
+    row: bytes = b""
 
     @property
     def shown(self) -> str:
@@ -281,14 +264,14 @@ class _Picture(own_pictures.Picture):
         return self.source, self.offset, self.num_bytes, self.crc32c
 
 
+_Splits: TypeAlias = Mapping[str, SpilledItems[_Picture]]
+
+
 class _TableReader(own_pictures.PictureReader[_Picture]):
     columns_of = "the table"
 
-    def __init__(self, root: Storage, own: base.OwnData, progress: Progress | None) -> None:
-        super().__init__(root, own, progress)
-        self._unusable = UnusableImages(root, "", 0.0)
-
     def opened(self, dataset: Table, reading: base.Reading) -> own_pictures.OpenedDataset:
+        self._unusable = UnusableImages(self._root, reading.max_reject_ratio)
         try:
             with self._problems.together():
                 return self._opened(dataset, reading)
@@ -306,18 +289,17 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         self._tables = {table.name: table for found in tables.values() for table in found}
         self._choose_columns(list(self._tables.values()))
         self._keys = _Keys(self._own, self._table_columns, self._image_column)
-        self._unusable = UnusableImages(self._root, self._image_column, reading.max_reject_ratio)
         self._unpack_to = reading.unpack_to
         self._drop = frozenset(self._own.drop)
         self._sources: dict[str, list[SourceFile]] = {name: [] for name in tables}
         built = set(wanted) | ({"train"} if self._own.val_fraction else set()) if wanted else set(tables)
         self._in_rows: set[str] | None = set() if self._root.is_local and built >= set(tables) else None
-        splits: Mapping[str, own_pictures.Pictures[_Picture]] = {
-            name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()
-        }
+        splits: _Splits = {name: self._pictures(name, found, is_built=name in built) for name, found in tables.items()}
         self._take_columns()
         self._are_typed = not self._problems.count
-        self._note_unpacked(splits)
+        if self._holds_bytes:
+            num_bytes = sum(picture.num_bytes for pictures in splits.values() for picture in pictures)
+            self._notes.append(unpacking_note(human_bytes(num_bytes)))
         if self._in_rows is not None:
             self._notes += filter(None, [unnamed_pictures(self._root, self._in_rows)])
         classes = self._label(splits, built)
@@ -350,7 +332,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             with self._problems.noted():
                 _refuse_other_columns(first, columns, table)
         self._problems.refuse()
-        self._image_column = image_tables.choose_image_column(
+        self._image_column = self._unusable.image_column = image_tables.choose_image_column(
             first, columns, own.image_column, frozenset(own.drop), only=own.archive
         )
         kind = columns.kinds[self._image_column]
@@ -364,12 +346,12 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         return SpilledItems(Codec(self._encode, self._decode, "the list of images"), pictures)
 
     def _encode(self, picture: _Picture) -> bytes:
-        fields = (picture.table.name, picture.number, picture.place, picture.sample_key, picture.row)
+        fields = (picture.table.name, picture.number, picture.place, picture.key, picture.row)
         return msgspec.msgpack.encode(fields)
 
     def _decode(self, data: bytes) -> _Picture:
         table, number, place, key, row = _DECODER.decode(data)
-        return _Picture(self._tables[table], number, *place, key, row=row)
+        return _Picture(self._tables[table], number, *place, key, row)
 
     def _pictures(
         self, split: str, tables: Sequence[image_tables.ImageTable], *, is_built: bool
@@ -404,7 +386,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         if is_built:
             try:
                 file = "" if self._holds_bytes else picture.source
-                picture.sample_key = self._keys.key(row, where, ordinal, file, is_missing=picture.offset == MISSING)
+                picture.key = self._keys.key(row, where, ordinal, file, is_missing=picture.offset == MISSING)
             except SourceError as error:
                 self._problems.add(error)
                 return False
@@ -423,7 +405,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             for row, offset, num_bytes, crc32c in images.rows(table, source):
                 picture = _Picture(table, row.number, table.name, offset, num_bytes, crc32c)
                 if not num_bytes:
-                    self._unusable.add_empty(picture)
+                    self._unusable.empty.add(picture)
                 yield row, picture
         else:
             yield from self._rows_with_files(table)
@@ -464,17 +446,15 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                 continue
             yield row, name
 
-    def _refuse_same_keys(self, pictures: own_pictures.Pictures[_Picture]) -> None:
+    def _refuse_same_keys(self, pictures: Iterable[_Picture]) -> None:
         for first, second, _ in keys.same_items(pictures, lambda picture: picture.key.lower()):
             self._problems.note(
                 f"{self._root.url}: {first.shown} and {second.shown} have the same key {first.key}, ignoring "
                 "case: keys are the images' paths, unless `key_from` is row, or a column whose values differ"
             )
 
-    def _refuse_unusable(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:
+    def _refuse_unusable(self, splits: _Splits) -> None:
         """Refuse images that cannot be used, or note that they will be rejected."""
-        if not self._unusable.are_some:
-            return
         found = {
             name: (own_pictures.Examples(map(self._named, filter(_is_unusable, pictures))), len(pictures))
             for name, pictures in splits.items()
@@ -486,17 +466,9 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
     def _named(self, picture: _Picture) -> own_pictures.Shown:
         return picture if self._holds_bytes else NamedRow(picture.table, picture.number, picture.source)
 
-    def _note_unpacked(self, splits: Mapping[str, own_pictures.Pictures[_Picture]]) -> None:
-        if self._holds_bytes:
-            num_bytes = sum(picture.num_bytes for pictures in splits.values() for picture in pictures)
-            self._notes.append(
-                f"images are in parquet files: {human_bytes(num_bytes)} are unpacked below the output's _build/, and "
-                "removed when the dataset is complete"
-            )
-
     # Labels
 
-    def _label(self, splits: Mapping[str, own_pictures.Pictures[_Picture]], built: set[str]) -> tuple[str, ...]:
+    def _label(self, splits: _Splits, built: set[str]) -> tuple[str, ...]:
         """Find the source of the classes, remove its column from the features, and return the sorted classes."""
         if not self._are_typed:
             return ()
@@ -529,7 +501,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             self._notes.append(f"warning: no labels: {', '.join(named)} have classes; choose one with `label_from`")
         return own_pictures.NO_LABELS
 
-    def _label_by_position(self, column: str, pictures: own_pictures.Pictures[_Picture]) -> tuple[str, ...]:
+    def _label_by_position(self, column: str, pictures: Iterable[_Picture]) -> tuple[str, ...]:
         """Take classes from a column of positions in a list of names, and return the sorted names."""
         del self._features[column]
         names = [name.replace("/", "-").replace("\\", "-").strip() for name in self._table_columns.classes[column]]
@@ -544,19 +516,18 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                 f"classes are sorted by name, so labels differ from the numbers in {column}: {quoted(names[0])} is "
                 f"{classes.index(names[0])} in place of 0"
             )
-        odd = 0
-        first: tuple[str, object] | None = None
+        odd, first = 0, ""
         for picture in pictures:
             position = self._values(picture)[column]
             if not isinstance(position, int) or not 0 <= position < len(names):
                 odd += 1
-                first = first or (picture.shown, position)
-        if first is not None:
+                first = first or f"{picture.shown}: {column} is {position!r}"
+        if odd:
             more = f" (one of {odd:,} such rows)" if odd > 1 else ""
             self._problems.note(
-                f"{first[0]}: {column} is {first[1]!r}{more}, expected 0 to {len(names) - 1}, a position in the "
-                "names of the classes; a split without labels is left out by naming the others, as in `split` "
-                "train and val, or built with `label_from` none"
+                f"{first}{more}, expected 0 to {len(names) - 1}, a position in the names of the classes; a split "
+                "without labels is left out by naming the others, as in `split` train and val, or built with "
+                "`label_from` none"
             )
         self._class_of = lambda picture: names[self._values(picture)[column]]
         return classes

@@ -30,6 +30,7 @@ from dataprep.sources.base import MAX_IMAGE_BYTES, MAX_SAMPLES, SPLIT_FOLDERS, O
 from dataprep.sources.folders import tree_files
 from dataprep.sources.image_tables import other_data
 from dataprep.sources.keys import ARCHIVES, PACKED, PAPERS, Problems, is_hidden, name_bytes
+from dataprep.sources.pictures import SHOWN_EXAMPLES, Examples
 from dataprep.sources.tables import FILE_NAMES, MetadataFile
 from dataprep.storage.base import Storage
 
@@ -41,8 +42,6 @@ _TABLES = frozenset({"csv", "jsonl", "parquet", "tsv"})
 """Suffixes of tables, which are read next to pictures only if they are named like metadata."""
 _PATTERN = re.compile(r"[.*?\[]")
 """Characters that make a value of `exclude` a pattern of names instead of a suffix."""
-SHOWN_EMPTY = 3
-"""Maximum number of empty images that are kept for a message."""
 MAX_METADATA_BYTES = 2**30
 """Maximum size of a metadata file; one in an archive or a bucket is held in memory."""
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, str, int, int])
@@ -55,6 +54,11 @@ class Original(NamedTuple):
     """File that holds it, relative to the root."""
     offset: int
     num_bytes: int
+
+    @property
+    def shown(self) -> str:
+        """Path of the file, as messages show it."""
+        return shown("/".join(self.parts))
 
     @property
     def is_loose(self) -> bool:
@@ -114,9 +118,8 @@ class Tree:
     metadata: list[MetadataFile] = field(default_factory=list)
     texts: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     """Text files of the images."""
-    num_empty: int = 0
-    first_empty: list[Original] = field(default_factory=list)
-    """The first of these images, for a message."""
+    empty: Examples = field(default_factory=Examples)
+    """Images of 0 bytes."""
     passed_over: Counter[str] = field(default_factory=Counter)
     """Number of other files, by suffix."""
     sources: list[SourceFile] = field(default_factory=list)
@@ -167,8 +170,8 @@ class Tree:
     def _take_image(self, original: Original) -> None:
         if original.num_bytes > MAX_IMAGE_BYTES:
             self.problems.note(
-                f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))} has "
-                f"{original.num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for one image: remove it"
+                f"{self.root.url_of(original.source)}: {original.shown} has {original.num_bytes:,} bytes; at most "
+                f"{MAX_IMAGE_BYTES:,} for one image: remove it"
             )
             return
         try:
@@ -180,27 +183,27 @@ class Tree:
             raise SourceError(f"{self.root.url}: more than {MAX_SAMPLES:,} images; build its folders one by one")
         self.images.append(original)
         if not original.num_bytes:
-            self.num_empty += 1
-            self.first_empty += [original] if self.num_empty <= SHOWN_EMPTY else []
+            self.empty.add(original)
         self._last_image = original
         if self._last_text is not None:
             self._look_for_texts()
             self._last_text = None
 
     def _unreadable(self, original: Original, suffix: str) -> SourceError:
-        where = f"{self.root.url_of(original.source)}: {shown('/'.join(original.parts))}"
+        what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
         if suffix in PACKED:
             what, step = _IS_PACKED, "unpack it"
-        else:
-            what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
+        where = f"{self.root.url_of(original.source)}: {original.shown}"
         return SourceError(f"{where}: {what}; {step}, or leave them out with `exclude` {shell_words(suffix)}")
 
 
-def unpack_command(archive: str, folder: str) -> str:
-    """Return the command that unpacks an archive into a folder."""
-    if archive.lower().endswith(".zip"):
-        return shell_words("unzip", archive, "-d", folder)
-    return shell_words("tar", "-xf", archive, "-C", folder)
+def unpack_command(*archives: str) -> str:
+    """Return the command that unpacks the first few of some archives, each into its folder."""
+    commands = []
+    for archive in archives[:SHOWN_EXAMPLES]:
+        words = ("unzip", archive, "-d") if archive.lower().endswith(".zip") else ("tar", "-xf", archive, "-C")
+        commands.append(shell_words(*words, archive.rpartition("/")[0]))
+    return " && ".join(commands)
 
 
 def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: Problems) -> Tree:
