@@ -18,7 +18,7 @@ from dataprep.arrays import NDArray, np, pa, pc
 from dataprep.dataset.columns import binaries, call, from_numpy, repeated, strings, to_numpy
 from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import BUILD, CHANGE, MAP
-from dataprep.dataset.records import NO_LABEL, Enumeration, References, SampleRef, SourceFile
+from dataprep.dataset.records import ALL_FILES, NO_LABEL, Enumeration, References, SampleRef, SourceFile
 from dataprep.dataset.spill import SpilledReferences, spill_rows, spilled
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import ByteReader, Member, PlainFiles, damaged
@@ -74,22 +74,6 @@ class SplitFacts:
     archives: tuple[ArchiveFacts, ...] = ()
     repeats: int = 1
     """Passes over the images that make one epoch."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceCheck:
-    """An original file compared with its published facts."""
-
-    file: str
-    expected_md5: str
-    found_md5: str | None
-    """None if the file was not read, because its size differs."""
-    expected_bytes: int | None
-    found_bytes: int
-
-    @property
-    def matches(self) -> bool:
-        return self.found_md5 == self.expected_md5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,30 +208,26 @@ class Dataset(ABC):
         if problems:
             raise unlike_published(f"{root.url}: {self.name} {split}", *problems)
 
-    def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> list[SourceCheck]:
-        """Compare the sizes and md5s of a split's archives with the published ones, reading each once. Raises
-        SourceError if none of the archives exists."""
-        facts = self.split_facts(split)
-        checks = []
-        for archive in facts.archives:
-            info = root.stat(archive.name)
+    def check_source(self, root: Storage, split: str, progress: Progress | None = None) -> Iterator[str]:
+        """Compare the sizes and md5s of a split's archives with the published ones, reading each once, and yield a line
+        for each. Raises SourceError if one differs, or none of the archives exists."""
+        archives = self.split_facts(split).archives
+        infos = [root.stat(archive.name) for archive in archives]
+        if not any(infos):
+            names = ", ".join(archive.name for archive in archives) or "no archive"
+            raise SourceError(f"{root.url}: nothing to check: {self.name} {split} has published digests of {names}")
+        for archive, info in zip(archives, infos, strict=True):
             if info is None:
                 continue
-            differs = archive.num_bytes is not None and info.num_bytes != archive.num_bytes
-            found = None if differs else _md5(root, archive.name, info.num_bytes, progress)
-            checks.append(
-                SourceCheck(
-                    file=archive.name,
-                    expected_md5=archive.md5,
-                    found_md5=found,
-                    expected_bytes=archive.num_bytes,
-                    found_bytes=info.num_bytes,
+            is_sized = archive.num_bytes in (None, info.num_bytes)
+            found = _md5(root, archive.name, info.num_bytes, progress) if is_sized else "not computed"
+            if found != archive.md5:
+                raise SourceError(
+                    f"{root.url_of(archive.name)}: {info.num_bytes:,} bytes, md5 {found}; published: "
+                    f"{archive.num_bytes or '?'} bytes, md5 {archive.md5}. The file is damaged or a different edition; "
+                    "download it again, or leave out `check_source`"
                 )
-            )
-        if not checks:
-            names = ", ".join(archive.name for archive in facts.archives) or "no archive"
-            raise SourceError(f"{root.url}: nothing to check: {self.name} {split} has published digests of {names}")
-        return checks
+            yield f"{archive.name}: md5 {found} as published"
 
 
 def unlike_published(where: str, *problems: str) -> SourceError:
@@ -327,14 +307,20 @@ class RefCollector:
             self.sources.append(SourceFile(info.name, reader.num_bytes, version=reader.version))
 
     def images_in_folder(self, folder: str, files: Iterable[FolderFile]) -> Iterator[FolderFile]:
-        """Yield the images of a folder. Raises SourceError for a file that is neither an image nor safe to skip."""
+        """Yield the images of a folder, which becomes a source if it has any. Raises SourceError for a file that is
+        neither an image nor safe to skip."""
+        images = num_bytes = 0
         for file in files:
             try:
-                if is_image(file.parts):
-                    yield file
+                if not is_image(file.parts):
+                    continue
             except SourceError as error:
                 where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
                 raise SourceError(f"{where}: {error}; move it elsewhere") from error
+            yield file
+            images, num_bytes = images + 1, num_bytes + file.num_bytes
+        if images:
+            self.sources.append(SourceFile(folder or ALL_FILES, num_bytes))
 
     def add_file(
         self, folder: str, file: FolderFile, key_parts: tuple[str, ...], label: int = NO_LABEL, annotations: bytes = b""

@@ -43,33 +43,28 @@ def checked(tmp_path, md5, num_bytes):
     facts = SplitFacts(samples=1, archives=(ArchiveFacts(name="a.zip", md5=md5, num_bytes=num_bytes),))
     dataset = replace(COCO, facts={"train": facts})
     calls = []
-    checks = dataset.check_source(open_storage(str(tmp_path)), "train", lambda *call: calls.append(call))
-    return checks, calls
+    return list(dataset.check_source(open_storage(str(tmp_path)), "train", lambda *call: calls.append(call))), calls
 
 
 def test_check_source_compares_digests_and_reports_progress(tmp_path):
     md5 = hashlib.md5(DATA).hexdigest()
-    [check], calls = checked(tmp_path, md5, len(DATA))
-    assert check.matches
-    assert (check.file, check.found_md5) == ("a.zip", md5)
+    lines, calls = checked(tmp_path, md5, len(DATA))
+    assert lines == [f"a.zip: md5 {md5} as published"]
     assert calls[-1] == ("a.zip", len(DATA), len(DATA))
     assert len(calls) == 2
-    [check], _ = checked(tmp_path, md5[::-1], None)
-    assert not check.matches
-    assert check.found_md5 == md5
+    with pytest.raises(SourceError, match=rf"a\.zip: 7,000,000 bytes, md5 {md5}; published: \? bytes, md5 {md5[::-1]}\."):
+        checked(tmp_path, md5[::-1], None)
 
 
 def test_check_source_does_not_read_files_of_another_size(tmp_path):
-    [check], calls = checked(tmp_path, hashlib.md5(DATA).hexdigest(), 7)
-    assert not check.matches
-    assert (check.found_md5, check.expected_bytes, check.found_bytes) == (None, 7, len(DATA))
-    assert calls == []
+    with pytest.raises(SourceError, match="7,000,000 bytes, md5 not computed; published: 7 bytes"):
+        checked(tmp_path, hashlib.md5(DATA).hexdigest(), 7)
 
 
 def test_check_source_refuses_a_folder_without_files_to_check(tmp_path):
     words = r"nothing to check: coco-dup5 train has published digests of train2017\.zip, unlabeled2017\.zip"
     with pytest.raises(SourceError, match=words):
-        COCO.check_source(open_storage(str(tmp_path)), "train")
+        next(COCO.check_source(open_storage(str(tmp_path)), "train"))
 
 
 def test_a_source_without_images_is_refused(tmp_path, monkeypatch):
