@@ -21,14 +21,13 @@ from dataprep.dataset.documents import MAX_CHARACTERS, Count, JsonObject, conver
 from dataprep.dataset.features import Feature, feature_faults, features_document
 from dataprep.dataset.manifest import built_as
 from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import MAX_KEY_BYTES, Manifest, PlannedSource, ShardReceipt
+from dataprep.dataset.records import ALL_FILES, MAX_KEY_BYTES, Manifest, PlannedSource, ShardReceipt
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.tfds import OWN_NAMES, TfdsNames
 from dataprep.host.versions import CODECS, codec_versions
 from dataprep.messages import counted, printable, shell_words, shortened
 from dataprep.sources.base import Conversion, OwnData
-from dataprep.sources.unpacked import IMAGE_FILES
 from dataprep.storage import Storage
 from dataprep.storage.checksums import HashingWriter, crc32c_hex, crc32c_of_stream
 
@@ -534,7 +533,7 @@ def _file_lines(ours: Mapping[str, tuple[int, str]], theirs: Mapping[str, tuple[
         if here is None or there is None:
             yield f"the original {shown} is only {'here' if there is None else 'there'}"
         elif here[0] != there[0]:
-            what = "files in folders have together" if name == IMAGE_FILES else f"the original {shown} has"
+            what = "files in folders have together" if name == ALL_FILES else f"the original {shown} has"
             yield f"{what} {there[0]:,} bytes there, {here[0]:,} here"
         elif here != there:
             yield f"the original {shown} has the same size there and here, but another SHA-256"

@@ -21,6 +21,8 @@ from dataprep.messages import shortened
 NO_LABEL = -1
 MISSING = -1
 """Offset of an image that did not exist when the build was planned."""
+ALL_FILES = "*"
+"""Name in a plan's sources for image files that have no common folder, or that tables name by path."""
 MAX_KEY_BYTES = 200
 """Maximum length of a sample's key."""
 MAX_REPEATS = 1_000

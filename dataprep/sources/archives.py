@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from operator import attrgetter
 from struct import Struct
-from typing import NamedTuple, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from dataprep.errors import SourceError
 from dataprep.formats.tars import ByteReader, Member, damaged, tar_members
@@ -174,6 +174,24 @@ class ArchiveReader:
             self._blocks.close()
         if self._progress is not None:
             self._progress(self._name, self.num_bytes, self.num_bytes)
+
+
+class StreamReader:
+    """Reads an archive from a seekable stream.
+
+    Args:
+        archive: URL or path of the archive, for messages.
+    """
+
+    def __init__(self, stream: BinaryIO, archive: str) -> None:
+        self._stream, self.archive = stream, archive
+        self.num_bytes = stream.seek(0, io.SEEK_END)
+
+    def read_apart(self, offset: int, num_bytes: int) -> bytes:
+        self._stream.seek(offset)
+        return self._stream.read(max(0, min(num_bytes, self.num_bytes - offset)))
+
+    read = read_apart
 
 
 class GzipReader:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from dataprep.dataset.features import Features
-from dataprep.dataset.records import Enumeration, SourceFile
+from dataprep.dataset.records import Enumeration
 from dataprep.errors import SourceError, UsageError
 from dataprep.formats.tars import damaged
 from dataprep.messages import counted, not_one_of, shown
@@ -189,14 +189,10 @@ def _find_part(root: Storage, part: str, found: RefCollector, progress: Progress
                 raise damaged(reader, member.offset, what, member=member.name)
             found.add(parts, archive, member, annotations=annotate(parts[-1]))
         return archive
-    files, num_bytes = folder_files(root, part, depth=1), 0
+    files = folder_files(root, part, depth=1)
     for file in found.images_in_folder(part, files):
         found.add_file(part, file, (part, *file.parts), annotations=annotate(file.parts[-1]))
-        num_bytes += file.num_bytes
-    if not len(files):
-        return ""
-    found.sources.append(SourceFile(part, num_bytes))
-    return f"{part}/"
+    return f"{part}/" if len(files) else ""
 
 
 _TRAIN = ArchiveFacts(name="train2017.zip", num_bytes=19_336_861_798, md5="cced6f7f71b7629ddf16f17bbcfab6b2")

@@ -12,7 +12,6 @@ JSON list, one at a time, in bounded memory.
 from __future__ import annotations
 
 import codecs
-import io
 import json
 import re
 import tempfile
@@ -27,7 +26,7 @@ from typing import Any, BinaryIO, NoReturn, cast
 from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError
 from dataprep.messages import human_bytes, one_line, quoted, shown
-from dataprep.sources.archives import find_directory
+from dataprep.sources.archives import StreamReader, find_directory
 from dataprep.storage.base import Storage
 from dataprep.storage.errors import disk_errors
 from dataprep.storage.ranges import RangeFile
@@ -306,23 +305,9 @@ def _member(root: Storage, archive: str, name: str) -> Iterator[BinaryIO]:
             yield cast(BinaryIO, stream)
 
 
-class _StreamReader:
-    """Adapts a seekable stream to the reader that `find_directory` takes."""
-
-    def __init__(self, stream: BinaryIO, url: str) -> None:
-        self._stream, self.archive = stream, url
-        self.num_bytes = stream.seek(0, io.SEEK_END)
-
-    def read_apart(self, offset: int, num_bytes: int) -> bytes:
-        self._stream.seek(offset)
-        return self._stream.read(max(0, min(num_bytes, self.num_bytes - offset)))
-
-    read = read_apart
-
-
 def _zip_of(stream: BinaryIO, url: str) -> zipfile.ZipFile:
     """Open a zip. Raises SourceError if its directory is over the limits or damaged."""
-    find_directory(_StreamReader(stream, url))
+    find_directory(StreamReader(stream, url))
     stream.seek(0)
     try:
         return zipfile.ZipFile(stream)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from dataprep.dataset.features import Feature, Features, annotations_json, feature_faults
 from dataprep.dataset.paths import named
-from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, SourceFile
+from dataprep.dataset.records import ALL_FILES, NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "dataprep.datasets"
 """Group of entry points where an installed package names its dataset classes."""
-ALL_FILES = "*"
-"""Name in the plan's sources for images that are separate files."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 

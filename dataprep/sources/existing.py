@@ -35,6 +35,7 @@ from dataprep.dataset.index import ANNOTATIONS, Index, are_ranges_inside, open_i
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.paths import CHANGE_JSON
 from dataprep.dataset.records import (
+    ALL_FILES,
     NO_LABEL,
     Enumeration,
     Manifest,
@@ -61,8 +62,6 @@ from dataprep.storage.checksums import crc32c_hex, crc32c_of
 
 FIRST_PASS = "-r0"
 """End of the keys of the first of several stored passes (`repeat` physical)."""
-ALL_FILES = "*"
-"""Name in the plan's sources for an image folder whose files have no common folder."""
 _CHECKED_AT_ONCE = 32
 MAX_REST_BYTES = 1 << 26
 """Maximum size of a record without its image."""

@@ -23,7 +23,7 @@ import msgspec
 
 from dataprep.dataset.features import MAX_ANNOTATION_BYTES, Feature, Values, name_fault
 from dataprep.dataset.paths import OTHER_PICTURES
-from dataprep.dataset.records import SourceFile
+from dataprep.dataset.records import ALL_FILES, SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.messages import counted, shell_words, shown
@@ -35,8 +35,6 @@ from dataprep.sources.tables import FILE_COLUMN, rows_of
 from dataprep.storage.base import Storage, read_ahead
 from dataprep.storage.errors import disk_errors
 
-ALL_FILES = "*"
-"""Name in the plan's sources for files that have no common top folder."""
 _DECODER = msgspec.msgpack.Decoder(tuple[bytes, int, bytes, bytes])
 _TEXTS = msgspec.msgpack.Decoder(dict[str, str])
 MAX_TEXT_BYTES = MAX_ANNOTATION_BYTES

@@ -15,7 +15,7 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import filterfalse
 from pathlib import Path
@@ -29,8 +29,8 @@ from dataprep.errors import SourceError, StorageError, UsageError
 from dataprep.formats.tars import ByteReader, Member, damaged, plain_files, tar_members
 from dataprep.messages import human_bytes, shell_words, shown
 from dataprep.sources import base, image_tables
-from dataprep.sources.archives import ArchiveReader, Progress
-from dataprep.sources.base import MAX_SAMPLES, Dataset, RefCollector, SplitFacts, SplitRequest
+from dataprep.sources.archives import ArchiveReader, Progress, StreamReader
+from dataprep.sources.base import MAX_SAMPLES, RefCollector, SplitFacts
 from dataprep.sources.folders import FILES, FolderFile, folder_files, tree_files
 from dataprep.sources.imagenet_labels import (
     BBOX,
@@ -50,8 +50,6 @@ from dataprep.storage.base import ObjectInfo, Storage
 
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
-IN_ROOT = "*"
-"""Name in the plan's sources for files in class folders directly in the source."""
 GZIP_MAGIC = b"\x1f\x8b"
 _WNID_OR_TAR = re.compile(rf"{WNID.pattern}(\.tar)?")
 LABEL_COLUMN = "label"
@@ -168,7 +166,7 @@ class HubImageNet(ImageNet):
         if not self.tables.get(split):
             raise finder.absent(f"parquet files with {split} in their names")
         expected = None if wanted.allow_partial else known
-        images = HubImages(classes=expected, unpack_to=self.unpack_to, progress=wanted.progress)
+        images = _HubImages(expected, self.unpack_to, wanted.progress)
         for table in self.tables[split]:
             source = image_tables.packed_source(table, is_unpacked=True)
             finder.found.sources.append(source)
@@ -199,17 +197,13 @@ class Finder:
         label = self._labels.get(wnid)
         if label is None and self.classes is None and WNID.fullmatch(wnid):
             label = self._labels[wnid] = len(self._labels)  # preliminary, until all classes are known
-        if label is None:
-            if not WNID.fullmatch(wnid):
-                raise SourceError(
-                    f"{where}: class {shown(wnid)} is not one of ImageNet's, whose names are n and eight digits; "
-                    f"remove it, or build pictures of your own with: {_own_command(self.root)}"
-                )
-            raise SourceError(
-                f"{where}: class {shown(wnid)} is not one of the {len(self._labels):,} expected; "
-                "remove it, or build the existing classes with `allow_partial`"
-            )
-        return label
+        if label is not None:
+            return label
+        of, way = f"the {len(self._labels):,} expected", "the existing classes with `allow_partial`"
+        if not WNID.fullmatch(wnid):
+            of = "ImageNet's, whose names are n and eight digits"
+            way = f"pictures of your own with: {_own_command(self.root)}"
+        raise SourceError(f"{where}: class {shown(wnid)} is not one of {of}; remove it, or build {way}")
 
     def enumeration_found(self) -> Enumeration:
         """Return the collected references; labels are positions in the sorted class list."""
@@ -284,7 +278,6 @@ class TrainFinder(Finder):
             self.found.add((wnid, parts[-1]), source, member, label)
 
     def _add_folders(self, folder: str, files: Iterable[FolderFile]) -> None:
-        images = num_bytes = 0
         for file in self.found.images_in_folder(folder, files):
             if len(file.parts) != 2:
                 raise SourceError(
@@ -292,9 +285,6 @@ class TrainFinder(Finder):
                     f"expected {folder}{'/' if folder else ''}<wnid>/: move it"
                 )
             self.found.add_file(folder, file, file.parts, self.label(file.parts[0], self.root.url_of(folder)))
-            images, num_bytes = images + 1, num_bytes + file.num_bytes
-        if images:
-            self.found.sources.append(SourceFile(folder or IN_ROOT, num_bytes))
 
 
 def classes_in_folder(files: Iterable[FolderFile]) -> tuple[str, ...]:
@@ -390,25 +380,14 @@ def wnids_in(tables: Sequence[image_tables.ImageTable]) -> Iterator[str]:
                 yield wnid
 
 
-@dataclass(kw_only=True)
-class HubImages:
-    """Reader of the images of one split.
+class _HubImages:
+    """Reader of the images of one split; a label is a position among its classes. Without classes any label is
+    accepted, if each class always has the same one."""
 
-    Args:
-        classes: The WNIDs; `label` is a position among them. None accepts any labels, if each class always has the same
-            one.
-        unpack_to: Output below which images are unpacked; None to measure them only.
-    """
-
-    classes: tuple[str, ...] | None
-    unpack_to: Storage | None
-    progress: Progress | None
-    _labels: dict[str, int] = field(default_factory=dict)
-    _wnids: dict[int, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for label, wnid in enumerate(self.classes or ()):
-            self._labels[wnid], self._wnids[label] = label, wnid
+    def __init__(self, classes: tuple[str, ...] | None, unpack_to: Storage | None, progress: Progress | None) -> None:
+        self._classes, self._unpack_to, self._progress = classes, unpack_to, progress
+        self._wnids = dict(enumerate(classes or ()))
+        self._labels = {wnid: label for label, wnid in self._wnids.items()}
 
     def read(
         self, table: image_tables.ImageTable, source: SourceFile, split: str
@@ -425,15 +404,16 @@ class HubImages:
         images = image_tables.PackedImages(
             image_column=image_column,
             drop=frozenset(columns.kinds) - {image_column, LABEL_COLUMN},
-            unpack_to=self.unpack_to,
-            progress=self.progress,
+            unpack_to=self._unpack_to,
+            progress=self._progress,
         )
         for image in images.rows(table, source):
             where, label = f"{table.url} row {image.row.number}", image.row.values.get(LABEL_COLUMN)
             label = label if isinstance(label, int) else None
             name = (image_tables.image_path(image.row) or "").rpartition("/")[2]
             stem, wnid = self._parsed(where, name, split, label)
-            self._check_label(where, wnid, label)
+            if label is not None:
+                self._check_label(where, wnid, label)
             yield where, wnid, (wnid, f"{stem}.JPEG") if split == "train" else (f"{stem}.JPEG",), image
 
     def _parsed(self, where: str, name: str, split: str, label: int | None) -> tuple[str, str]:
@@ -448,11 +428,11 @@ class HubImages:
             raise SourceError(f"{where}: image.path is {shown(name)}; {_EXPECTED} {example}")
         return match[1], wnid
 
-    def _check_label(self, where: str, wnid: str, label: int | None) -> None:
+    def _check_label(self, where: str, wnid: str, label: int) -> None:
         """Refuse the label of another class; the caller refuses unknown classes."""
-        if label is None or (self.classes is not None and wnid not in self._labels):
+        if self._classes is not None and wnid not in self._labels:
             return
-        if self.classes is None:
+        if self._classes is None:
             self._labels.setdefault(wnid, label)
             self._wnids.setdefault(label, wnid)
         if self._labels[wnid] != label or self._wnids.get(label) != wnid:
@@ -477,17 +457,15 @@ class _ValFinder(Finder):
         folder, files = _split_folder(self.root, "val")
         if not len(files):
             raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
-        images = list(self.found.images_in_folder(folder, files))
-        flat = [file for file in images if len(file.parts) == 1]
-        labels = self._read_labels() if flat else None
-        for file in images:
+        labels: ValLabels | None = None
+        for file in self.found.images_in_folder(folder, files):
             where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
             if len(file.parts) == 2:
                 label = self.label(file.parts[0], where)
             else:
+                labels = labels or self._read_labels()
                 label = self._label_of(labels, file.parts[0], where)
             self.found.add_file(folder, file, file.parts[-1:], label)
-        self.found.sources.append(SourceFile(folder, sum(file.num_bytes for file in images)))
         return self.enumeration_found()
 
     def _read_labels(self) -> ValLabels:
@@ -504,11 +482,11 @@ class _ValFinder(Finder):
         self.found.sources.append(SourceFile(labels.archive, labels.num_bytes))
         return labels
 
-    def _label_of(self, labels: ValLabels | None, file_name: str, where: str) -> int:
-        wnid = labels.wnids.get(file_name.rpartition(".")[0]) if labels else None
-        if labels is None or wnid is None:
-            named = labels.archive if labels else "the labels"
-            raise SourceError(f"{where}: no label in {named}; expected a name such as ILSVRC2012_val_00000001.JPEG")
+    def _label_of(self, labels: ValLabels, file_name: str, where: str) -> int:
+        wnid = labels.wnids.get(file_name.rpartition(".")[0])
+        if wnid is None:
+            what = f"no label in {labels.archive}; expected a name such as ILSVRC2012_val_00000001.JPEG"
+            raise SourceError(f"{where}: {what}")
         return self.label(wnid, where)
 
 
@@ -583,7 +561,7 @@ DEFAULT_IMAGES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class FakeImageNet(Dataset):
+class FakeImageNet(base.Dataset):
     """ImageNet's classes with any number of generated images, to try and time a pipeline without ImageNet.
 
     `imagenet-fake.tar`, 7 MB, holds one image for each class; all images of a class refer to it, and a model can still
@@ -616,12 +594,14 @@ class FakeImageNet(Dataset):
         """Return ImageNet's 1,000 WNIDs."""
         return published_classes()
 
-    def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
-        # A dry run writes nothing: if the archive does not exist yet, it is read from memory.
-        exists = root.stat(FAKE_TAR) is not None
-        archive: AbstractContextManager[ByteReader] = (
-            ArchiveReader(root, FAKE_TAR, progress=wanted.progress) if exists else nullcontext(_Generated(root))
-        )
+    def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
+        archive: AbstractContextManager[ByteReader]
+        if root.stat(FAKE_TAR) is not None:
+            archive = ArchiveReader(root, FAKE_TAR, progress=wanted.progress)
+        else:  # a dry run writes nothing
+            stream = io.BytesIO()
+            _write_tar(stream)
+            archive = nullcontext(StreamReader(stream, root.url_of(FAKE_TAR)))
         with archive as reader:
             members = [member for member in tar_members(reader) if not member.is_directory]
             num_bytes = reader.num_bytes
@@ -633,19 +613,6 @@ class FakeImageNet(Dataset):
             found.add(path, FAKE_TAR, members[label], label)
         found.sources.append(SourceFile(FAKE_TAR, num_bytes))
         return found.enumeration(classes)
-
-
-class _Generated:
-    """The generated archive, held in memory."""
-
-    def __init__(self, root: Storage) -> None:
-        stream = io.BytesIO()
-        _write_tar(stream)
-        self.archive, self._data = root.url_of(FAKE_TAR), stream.getvalue()
-        self.num_bytes = len(self._data)
-
-    def read(self, offset: int, num_bytes: int) -> bytes:
-        return self._data[offset : offset + num_bytes]
 
 
 def _write_tar(stream: BinaryIO) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from dataprep.dataset.features import RESERVED
 from dataprep.dataset.paths import OTHER_PICTURES
-from dataprep.dataset.records import MISSING, SourceFile
+from dataprep.dataset.records import ALL_FILES, MISSING, SourceFile
 from dataprep.dataset.spill import Codec, SpilledItems
 from dataprep.errors import SourceError, UsageError
 from dataprep.messages import counted, human_bytes, quoted, shown, sufficient_ratio
@@ -33,7 +33,7 @@ from dataprep.sources.archives import refuse_pointer
 from dataprep.sources.image_tables import columns_of
 from dataprep.sources.tables import Row, numbered
 from dataprep.sources.tree import unpack_command
-from dataprep.sources.unpacked import IMAGE_FILES, unpacking_note
+from dataprep.sources.unpacked import unpacking_note
 from dataprep.storage.base import Storage
 
 FROM_PATH, FROM_ROW = "path", "row"
@@ -375,7 +375,7 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
         if is_built:
             self._refuse_same_keys(pictures)
             if not self._holds_bytes:
-                self._sources[split].append(SourceFile(IMAGE_FILES, sum(each.num_bytes for each in pictures)))
+                self._sources[split].append(SourceFile(ALL_FILES, sum(each.num_bytes for each in pictures)))
         return pictures
 
     def _has_key(self, row: image_tables.TableRow, picture: _Picture, ordinal: str, *, is_built: bool) -> bool:

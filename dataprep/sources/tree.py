@@ -113,6 +113,7 @@ ORIGINALS = Codec(_encode, _decode, "the list of images")
 @dataclass(slots=True)
 class Tree:
     root: Storage
+    own: OwnData
     problems: Problems
     images: SpilledItems[Original] = field(default_factory=lambda: SpilledItems(ORIGINALS))
     metadata: list[MetadataFile] = field(default_factory=list)
@@ -130,26 +131,68 @@ class Tree:
     """The first skipped table."""
     unused_archive: str = ""
     """Name of the first archive that was skipped because it is in a folder."""
-    _last_image: Original | None = None
-    _last_text: Original | None = None
-    """The last skipped text file, if no image came after it."""
+    _last: tuple[Original, bool] | None = None
+    """The last image or skipped text file, and whether it is a text file."""
 
-    def take(self, original: Original, own: OwnData, metadata: Callable[[], MetadataFile]) -> None:
-        """Add one file by its name; `metadata` is called if it is a metadata file."""
+    def read_archive(self, name: str, progress: Progress | None) -> None:
+        """List an archive as if it were unpacked here."""
+        with ArchiveReader(self.root, name, progress=progress) as reader:
+            if name.lower().rpartition(".")[2] in PACKED:
+                raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as `source`")
+            stem, is_inside = name.rpartition(".")[0], True
+            found = SpilledItems(ORIGINALS)
+            for member in archive_members(reader, name):
+                last = member.name.rstrip("/").rpartition("/")[2]
+                if last != ".." and is_hidden((last,)):
+                    self.passed_over[_HIDDEN] += 1
+                    continue
+                parts = member_parts(reader, member)
+                if member.is_directory or is_hidden(parts):
+                    self.passed_over[_HIDDEN] += not member.is_directory
+                    continue
+                if member.unreadable and self._is_wanted(parts[-1]):
+                    raise damaged(reader, member.offset, member.unreadable, member=member.name)
+                is_inside = is_inside and parts[0] == stem
+                found.append(Original(parts, name, member.offset, member.num_bytes))
+            prefix = () if self.own.archive or is_inside else (stem,)
+            for original in found:
+                self.take(original._replace(parts=(*prefix, *original.parts)), reader)
+            self.sources.append(SourceFile(name, reader.num_bytes, version=reader.version))
+
+    def take(self, original: Original, reader: ArchiveReader | None = None) -> None:
+        """Add one file by its name; `reader` is that of its archive."""
         name = original.parts[-1].lower()
         suffix = name.rpartition(".")[2] if "." in name else ""
-        if is_passed_over(name, own):
+        if is_passed_over(name, self.own):
             self.passed_over[_kind(suffix)] += 1
         elif suffix in OTHER_PICTURES | PACKED:
             self.problems.add(self._unreadable(original, suffix))
         elif suffix in READABLE_SUFFIXES:
             self._take_image(original)
         elif name in FILE_NAMES:
-            self.metadata.append(metadata())
-        elif is_text(name, own):
+            self._take_metadata(original, reader)
+        elif is_text(name, self.own):
             self.texts.append(original)
         else:
             self._pass_over(original, suffix)
+
+    def is_odd(self, name: str) -> bool:
+        """Return whether a file is skipped because it is hidden, excluded by the user, or not a picture; count it if
+        so."""
+        suffix = name.rpartition(".")[2].lower() if "." in name else ""
+        if is_hidden((name,)):
+            self.passed_over[_HIDDEN] += 1
+            return True
+        is_other = suffix in OTHER_PICTURES | ARCHIVES | PACKED and not is_passed_over(name.lower(), self.own)
+        if is_other or self._is_wanted(name):
+            return False
+        self.passed_over[_kind(suffix)] += 1
+        return True
+
+    def _is_wanted(self, name: str) -> bool:
+        name = name.lower()
+        is_known = name.rpartition(".")[2] in READABLE_SUFFIXES or name in FILE_NAMES or is_text(name, self.own)
+        return is_known and not is_passed_over(name, self.own)
 
     def _pass_over(self, original: Original, suffix: str) -> None:
         self.passed_over[_kind(suffix)] += 1
@@ -158,14 +201,14 @@ class Tree:
         if suffix in ARCHIVES and original.is_loose and not self.unused_archive:
             self.unused_archive = original.source
         if suffix in _TEXTS:
-            self._last_text = original
-            self._look_for_texts()
+            self._look_for_text(original, is_text=True)
 
-    def _look_for_texts(self) -> None:
-        """Note the last text file if it belongs to the last image; sorted by name they follow each other."""
-        image, text = self._last_image, self._last_text
-        if self.unused_text is None and image and text and stem_bytes(image) == stem_bytes(text):
-            self.unused_text = text
+    def _look_for_text(self, file: Original, *, is_text: bool) -> None:
+        """Note a skipped text file that belongs to an image; sorted by name they follow each other."""
+        before, was_text = self._last or (file, is_text)
+        self._last = file, is_text
+        if self.unused_text is None and is_text != was_text and stem_bytes(before) == stem_bytes(file):
+            self.unused_text = file if is_text else before
 
     def _take_image(self, original: Original) -> None:
         if original.num_bytes > MAX_IMAGE_BYTES:
@@ -184,10 +227,20 @@ class Tree:
         self.images.append(original)
         if not original.num_bytes:
             self.empty.add(original)
-        self._last_image = original
-        if self._last_text is not None:
-            self._look_for_texts()
-            self._last_text = None
+        self._look_for_text(original, is_text=False)
+
+    def _take_metadata(self, original: Original, reader: ArchiveReader | None) -> None:
+        """Add a metadata file; one in an archive is read now."""
+        url = self.root.url_of(original.source) if reader is None else f"{reader.archive}/{original.parts[-1]}"
+        if original.num_bytes > MAX_METADATA_BYTES:
+            raise SourceError(f"{url}: {original.num_bytes:,} bytes, expected at most {MAX_METADATA_BYTES:,}; split it")
+        if reader is not None:
+            opened: Callable[[], BinaryIO] = partial(io.BytesIO, reader.read_apart(original.offset, original.num_bytes))
+        else:
+            refuse_pointer(self.root, original.source, original.num_bytes)
+            self.sources.append(SourceFile(original.source, original.num_bytes))
+            opened = partial(_opened, self.root, original.source)
+        self.metadata.append(MetadataFile(original.parts[:-1], url, original.num_bytes, opened))
 
     def _unreadable(self, original: Original, suffix: str) -> SourceError:
         what, step = f"a picture of type {suffix}, which is not read", "convert such files to JPEG or PNG"
@@ -208,20 +261,19 @@ def unpack_command(*archives: str) -> str:
 
 def read_tree(root: Storage, own: OwnData, progress: Progress | None, problems: Problems) -> Tree:
     """List a tree, or the archive that the user names. Raises SourceError if it is damaged, hostile or empty."""
-    tree = Tree(root, problems)
+    tree = Tree(root, own, problems)
     if own.archive:
-        _read_archive(tree, own.archive, own, progress)
+        tree.read_archive(own.archive, progress)
         _strip_common_folders(tree)
     else:
-        for file in tree_files(root, partial(_is_odd, tree, own)):
+        for file in tree_files(root, tree.is_odd):
             source = "/".join(file.parts)
             name = file.parts[-1].lower()
             is_archive = len(file.parts) == 1 and name.rpartition(".")[2] in ARCHIVES
             if is_archive and not is_passed_over(name, own):
-                _read_archive(tree, source, own, progress)
+                tree.read_archive(source, progress)
             else:
-                original = Original(file.parts, source, 0, file.num_bytes)
-                tree.take(original, own, partial(_loose_metadata, tree, original))
+                tree.take(Original(file.parts, source, 0, file.num_bytes))
     if not len(tree.images):
         problems.refuse()
         if other := "" if own.archive else other_data(root):
@@ -234,17 +286,8 @@ def _kind(suffix: str) -> str:
     return f".{suffix}" if suffix else "no suffix"
 
 
-def _is_odd(tree: Tree, own: OwnData, name: str) -> bool:
-    """Return whether a file is skipped because it is hidden, excluded by the user, or not a picture; count it if so."""
-    suffix = name.rpartition(".")[2].lower() if "." in name else ""
-    if is_hidden((name,)):
-        tree.passed_over[_HIDDEN] += 1
-        return True
-    is_other = suffix in OTHER_PICTURES | ARCHIVES | PACKED and not is_passed_over(name.lower(), own)
-    if is_other or _is_wanted(name, own):
-        return False
-    tree.passed_over[_kind(suffix)] += 1
-    return True
+def _opened(root: Storage, name: str) -> BinaryIO:
+    return root.open(name) if root.is_local else io.BytesIO(root.read(name, MAX_METADATA_BYTES))
 
 
 def _no_image(tree: Tree) -> str:
@@ -260,76 +303,15 @@ def _no_image(tree: Tree) -> str:
     )
 
 
-def _loose_metadata(tree: Tree, original: Original) -> MetadataFile:
-    """Return a metadata file on disk or in a bucket."""
-    root, url = tree.root, tree.root.url_of(original.source)
-    _refuse_large(url, original)
-    refuse_pointer(root, original.source, original.num_bytes)
-    tree.sources.append(SourceFile(original.source, original.num_bytes))
-
-    def opened() -> BinaryIO:
-        return (
-            root.open(original.source) if root.is_local else io.BytesIO(root.read(original.source, MAX_METADATA_BYTES))
-        )
-
-    return MetadataFile(original.parts[:-1], url, original.num_bytes, opened)
-
-
-def _packed_metadata(reader: ArchiveReader, original: Original) -> MetadataFile:
-    """Return a metadata file of an archive, whose bytes are read now."""
-    url = f"{reader.archive}/{original.parts[-1]}"
-    _refuse_large(url, original)
-    data = reader.read_apart(original.offset, original.num_bytes)
-    return MetadataFile(original.parts[:-1], url, original.num_bytes, partial(io.BytesIO, data))
-
-
-def _refuse_large(url: str, original: Original) -> None:
-    if original.num_bytes > MAX_METADATA_BYTES:
-        raise SourceError(f"{url}: {original.num_bytes:,} bytes, expected at most {MAX_METADATA_BYTES:,}; split it")
-
-
-def _read_archive(tree: Tree, name: str, own: OwnData, progress: Progress | None) -> None:
-    with ArchiveReader(tree.root, name, progress=progress) as reader:
-        if name.lower().rpartition(".")[2] in PACKED:
-            raise SourceError(f"{reader.archive}: {_IS_PACKED}; unpack it, and give the folder as `source`")
-        members = archive_members(reader, name)
-        stem, is_inside = name.rpartition(".")[0], True
-        found = SpilledItems(ORIGINALS)
-        for member in members:
-            last = member.name.rstrip("/").rpartition("/")[2]
-            if last != ".." and is_hidden((last,)):
-                tree.passed_over[_HIDDEN] += 1
-                continue
-            parts = member_parts(reader, member)
-            if member.is_directory or is_hidden(parts):
-                tree.passed_over[_HIDDEN] += not member.is_directory
-                continue
-            if member.unreadable and _is_wanted(parts[-1], own):
-                raise damaged(reader, member.offset, member.unreadable, member=member.name)
-            is_inside = is_inside and parts[0] == stem
-            found.append(Original(parts, name, member.offset, member.num_bytes))
-        prefix = () if own.archive or is_inside else (stem,)
-        for original in found:
-            original = original._replace(parts=(*prefix, *original.parts))
-            tree.take(original, own, partial(_packed_metadata, reader, original))
-        tree.sources.append(SourceFile(name, reader.num_bytes, version=reader.version))
-
-
-def _is_wanted(name: str, own: OwnData) -> bool:
-    name = name.lower()
-    suffix = name.rpartition(".")[2]
-    is_known = suffix in READABLE_SUFFIXES or name in FILE_NAMES or is_text(name, own)
-    return is_known and not is_passed_over(name, own)
-
-
 def _strip_common_folders(tree: Tree) -> None:
     """Remove folders that contain all files of an archive: `pets/cats/1.jpg` becomes `cats/1.jpg`."""
     pictures = (image.parts[:-2] for image in chain(tree.images, tree.texts))
     folders = chain(pictures, (file.folder for file in tree.metadata))
     common = next(folders, ())
     for folder in folders:
-        same = (ours == theirs for ours, theirs in zip(common, folder, strict=False))
-        common = common[: sum(takewhile(bool, same))]
+        common = tuple(
+            ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], zip(common, folder, strict=False))
+        )
     depth = sum(1 for _ in takewhile(lambda name: name.lower() not in SPLIT_FOLDERS, common))
     if not depth:
         return

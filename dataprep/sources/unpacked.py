@@ -25,7 +25,7 @@ from functools import partial
 from typing import NamedTuple
 
 from dataprep.dataset.paths import UNPACKED, named
-from dataprep.dataset.records import PlannedSource, SampleRef, SourceFile
+from dataprep.dataset.records import ALL_FILES, PlannedSource, SampleRef, SourceFile
 from dataprep.errors import SourceError
 from dataprep.storage.base import NO_VERSION, ObjectInfo, Storage
 from dataprep.storage.checksums import crc32c_hex, crc32c_of, crc32c_text
@@ -33,8 +33,6 @@ from dataprep.storage.errors import disk_errors
 from dataprep.storage.local import LocalStorage
 
 PARQUET = ".parquet"
-IMAGE_FILES = "*"
-"""Name in a plan's sources for all files that tables name by path."""
 MAGIC = b"dp-unp-2"
 NO_IMAGE = -1
 """Size for a row without an image."""
@@ -76,7 +74,7 @@ def unpacking_note(size: str) -> str:
 def unpacked_sources(sources: Iterable[PlannedSource]) -> list[PlannedSource]:
     """Return the sources of a split whose images are unpacked."""
     found = list(sources)
-    if any(entry["name"] == IMAGE_FILES for entry in found):
+    if any(entry["name"] == ALL_FILES for entry in found):
         return []
     return [entry for entry in found if "sha256" in entry and entry["name"].lower().endswith(PARQUET)]
 
