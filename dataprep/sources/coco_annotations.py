@@ -13,7 +13,6 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -263,7 +262,7 @@ class CocoAnnotations:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {name: kind.count for name, kind in self._kinds.items() if name in KINDS}
+        return {name: len(kind) for name, kind in self._kinds.items() if name in KINDS}
 
     @property
     def categories(self) -> dict[str, dict[int, str]]:
@@ -281,7 +280,7 @@ class CocoAnnotations:
     def of_unlisted(self) -> dict[str, int]:
         """Return the number of annotations whose image no file lists, by kind; kinds without any are left out."""
         known = [image.id for image in self._images.values()]
-        counts = {name: kind.spill.count_of_others(known) for name, kind in self._kinds.items()}
+        counts = {name: kind.count_of_others(known) for name, kind in self._kinds.items()}
         return {name: count for name, count in counts.items() if count}
 
     def of(self, file_name: str) -> bytes:
@@ -371,7 +370,7 @@ class CocoAnnotations:
     # One image
 
     def _values_of(self, kind: _Kind, image: CocoImage) -> Values:
-        found = list(kind.spill.of(image.id))
+        found = list(kind.of(image.id))
         if kind.name == "panoptic":
             return self._panoptic_values(kind, found)
         for value in found:
@@ -428,10 +427,13 @@ def _check_polygon(polygon: Any) -> None:
         raise ValueError(f"a polygon with a coordinate that is not a number up to {MAX_COORDINATE:,.0f}")
 
 
-class _Spill:
-    """Values by image, in a temporary file."""
+class _Kind:
+    """The annotations of one kind, for one split: values by image, in a temporary file."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, url: str) -> None:
+        self.name, self.url = name, url
+        self.categories: dict[int, str] = {}
+        """Names of the categories by their id, in the order of the ids."""
         self._scratch = ScratchFile("the annotations of COCO")
         self._images, self._offsets = array("q"), array("q")
         self._end = 0
@@ -462,21 +464,6 @@ class _Spill:
             start = self._offsets[number]
             value: Values = json.loads(self._scratch.read(Extent(start, self._offsets[number + 1] - start)))
             yield value
-
-
-@dataclass(slots=True)
-class _Kind:
-    """The annotations of one kind, for one split."""
-
-    name: str
-    url: str
-    spill: _Spill = field(default_factory=_Spill)
-    categories: dict[int, str] = field(default_factory=dict)
-    """Names of the categories by their id, in the order of the ids."""
-
-    @property
-    def count(self) -> int:
-        return len(self.spill)
 
 
 def _category_of(kind: str, value: Values, categories: Mapping[int, str], labels: Mapping[int, int]) -> Values:
@@ -510,7 +497,7 @@ def _add_annotation(kind: _Kind, element: Any, count: int) -> int:
     if not 0 <= found.image_id < _INT64 or not 0 <= found.id < _INT64:
         raise SourceError(f"{where}: an id out of range; {_AGAIN}")
     try:
-        kind.spill.add(found.image_id, found.columns())
+        kind.add(found.image_id, found.columns())
     except ValueError as error:
         raise SourceError(f"{where}: {error}; {_AGAIN}") from error
     return found.id

@@ -153,10 +153,8 @@ class PanopticImages:
                 yield stream
                 return
             with tempfile.TemporaryFile(prefix="dataprep-panoptic-") as copy:
-                done = 0
                 while chunk := _read(stream, file.url):
-                    done += len(chunk)
-                    if done > MAX_PACKED_BYTES:
+                    if copy.tell() + len(chunk) > MAX_PACKED_BYTES:
                         limit = human_bytes(MAX_PACKED_BYTES)
                         raise SourceError(f"{file.url}: larger than {limit}; unpack it into {FOLDER}/")
                     with disk_errors(tempfile.gettempdir()):
@@ -174,15 +172,12 @@ def _name(text: _Text, seen: set[str]) -> str:
 
 def _elements(text: _Text) -> Iterator[Any]:
     text.expect("[")
-    if text.peek() == "]":
-        text.expect("]")
-        return
-    while True:
+    if text.peek() != "]":
         yield text.value()
-        if text.peek() == "]":
-            text.expect("]")
-            return
-        text.expect(",")
+        while text.peek() != "]":
+            text.expect(",")
+            yield text.value()
+    text.expect("]")
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -281,10 +276,8 @@ def _read(stream: BinaryIO, url: str) -> bytes:
         raise SourceError(f"{url}: {one_line(error)}; download the archive again") from error
 
 
-@contextmanager
-def _opened(root: Storage, name: str) -> Iterator[BinaryIO]:
-    with RangeFile(root, name, WINDOW_BYTES) as stream:
-        yield cast(BinaryIO, stream)
+def _opened(root: Storage, name: str) -> BinaryIO:
+    return cast(BinaryIO, RangeFile(root, name, WINDOW_BYTES))
 
 
 @contextmanager
