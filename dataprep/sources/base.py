@@ -20,7 +20,8 @@ from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.paths import BUILD, CHANGE, MAP
 from dataprep.dataset.records import ALL_FILES, NO_LABEL, Enumeration, References, SampleRef, SourceFile
 from dataprep.dataset.spill import SpilledReferences, spill_rows, spilled
-from dataprep.errors import SourceError, UsageError
+from dataprep.errors import FormatError, SourceError, UsageError
+from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.formats.tars import ByteReader, Member, PlainFiles, damaged
 from dataprep.messages import quoted, shown
 from dataprep.sources.archives import ArchiveReader, Progress, archive_members
@@ -516,6 +517,16 @@ def split_fault(split: str) -> str:
     if split.lower() in _RESERVED_SPLITS or split.lower().endswith("-events"):
         return f"the name {quoted(split)} of a split is taken by another folder or file of a dataset"
     return ""
+
+
+def class_fault(name: str) -> str:
+    """Return the reason that a class cannot have this name; empty if it can."""
+    try:
+        check_class_folder(name)
+    except FormatError as error:
+        return str(error)
+    most = f"expected at most {MAX_CLASS_NAME_CHARS:,}; rename the class in the source"
+    return f"class name of {len(name):,} characters, {most}" if len(name) > MAX_CLASS_NAME_CHARS else ""
 
 
 def name_fault(name: str, taken: frozenset[str]) -> str:

@@ -22,7 +22,7 @@ from dataprep.dataset.paths import named
 from dataprep.dataset.records import ALL_FILES, NO_LABEL, Enumeration, SampleRef, SourceFile
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
-from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
+from dataprep.formats.base import is_key
 from dataprep.host.processes import find_modules_here
 from dataprep.messages import did_you_mean, one_line, quoted, shown
 from dataprep.sources import base
@@ -36,6 +36,15 @@ if TYPE_CHECKING:
 
 ENTRY_POINTS = "dataprep.datasets"
 """Group of entry points where an installed package names its dataset classes."""
+_TYPES: Mapping[str, Any] = {
+    "file": str,
+    "key": str,
+    "num_bytes": int,
+    "offset": int,
+    "label": str | None,
+    "annotations": Mapping,
+}
+"""Types of an image's fields."""
 _SPLIT_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
@@ -201,18 +210,10 @@ class _SplitReader:
         return SampleRef(key, image.file, image.offset, image.num_bytes, label, annotations)
 
     def _check_types(self, number: int, image: Image) -> None:
-        kinds: dict[str, tuple[type, ...]] = {
-            "file": (str,),
-            "key": (str,),
-            "num_bytes": (int,),
-            "offset": (int,),
-            "label": (str, type(None)),
-            "annotations": (Mapping,),
-        }
-        for name, kind in kinds.items():
+        for name, kind in _TYPES.items():
             value = getattr(image, name)
             if not isinstance(value, kind) or isinstance(value, bool):
-                expected = " or ".join(each.__name__.replace("NoneType", "None") for each in kind)
+                expected = "str or None" if name == "label" else kind.__name__
                 raise self._error(number, f"{name} {quoted(value)} of type {type(value).__name__}, expected {expected}")
 
     def _check_place(self, number: int, image: Image) -> None:
@@ -235,23 +236,16 @@ class _SplitReader:
         if label is None:
             self._unlabelled = number if self._unlabelled is None else self._unlabelled
             return NO_LABEL
-        if label not in self._labels:
-            self._check_label(number, label)
-        return self._labels.setdefault(label, len(self._labels))
-
-    def _check_label(self, number: int, label: str) -> None:
+        if label in self._labels:
+            return self._labels[label]
         declared = self._dataset.definition.classes
         if declared is not None and label not in declared:
             hint = did_you_mean(label, declared)
             raise self._error(number, f"label {quoted(label)}, expected one of {len(declared):,} classes{hint}")
-        try:
-            check_class_folder(label)
-        except FormatError as error:
-            raise self._error(number, str(error)) from error
-        if len(label) > MAX_CLASS_NAME_CHARS:
-            raise self._error(
-                number, f"a label of {len(label):,} characters, expected {MAX_CLASS_NAME_CHARS:,} at most"
-            )
+        if fault := base.class_fault(label):
+            raise self._error(number, fault)
+        self._labels[label] = len(self._labels)
+        return self._labels[label]
 
     def _error(self, number: int, what: str) -> SourceError:
         return SourceError(f"{self._dataset.place}: image {number:,} of {self._split}: {what}")
@@ -385,10 +379,9 @@ def _check_classes(place: str, definition: ImageDataset) -> None:
     if isinstance(classes, str) or not isinstance(classes, Sequence) or len(set(classes)) < len(classes):
         raise UsageError(f"{place}: classes {quoted(classes)}, expected a list of names, each once")
     for name in classes:
-        try:
-            check_class_folder(name)
-        except (FormatError, TypeError, AttributeError) as error:
-            raise UsageError(f"{place}: class {quoted(name)}: {one_line(error)}") from error
+        fault = base.class_fault(name) if isinstance(name, str) else "expected text"
+        if fault:
+            raise UsageError(f"{place}: class {quoted(name)}: {fault}")
 
 
 @contextmanager

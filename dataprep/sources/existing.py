@@ -48,11 +48,11 @@ from dataprep.dataset.records import (
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder, is_key
+from dataprep.formats.base import is_key
 from dataprep.formats.fields import CAPTIONS, check_fields, member_suffixes, read_all_fields, read_fields
 from dataprep.formats.imagefolder import annotations_of, image_file, image_suffix, metadata_file
 from dataprep.formats.pictures import UnusableImageError, open_image
-from dataprep.messages import printable, quoted, shell_words, shown
+from dataprep.messages import printable, shell_words, shown
 from dataprep.sources import base
 from dataprep.sources.archives import Progress
 from dataprep.sources.pictures import ColumnError, Columns, OpenedDataset, empty_split, in_val, uneven_classes
@@ -416,12 +416,8 @@ class SplitReader:
 
     def _checked_classes(self) -> tuple[str, ...]:
         for name in self._manifest.classes:
-            try:
-                check_class_folder(name)
-            except FormatError as error:
-                raise SourceError(f"{self._index.url}: {error}") from error
-            if len(name) > MAX_CLASS_NAME_CHARS:
-                raise SourceError(f"{self._index.url}: class {quoted(name)} of {len(name):,} characters; rename it")
+            if fault := base.class_fault(name):
+                raise SourceError(f"{self._index.url}: {fault}")
         if len(set(self._manifest.classes)) < len(self._manifest.classes):
             raise SourceError(f"{self._index.url}: a class occurs twice in {MANIFEST}")
         return self._manifest.classes
@@ -665,11 +661,8 @@ def _plain(value: Any) -> object:
 
 def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> Values:
     """Return the fields of a sample, except its image and fields that the new dataset writes itself."""
-    file, place = sample
-    try:
-        values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, _OF_EVERY_SAMPLE)
-    except FormatError as error:
-        raise _damaged(data, file, place, error) from error
+    place = sample[1]
+    values = _all_fields(manifest, data, record, sample, _OF_EVERY_SAMPLE)
     labels = range(len(manifest.classes))
     class_name = manifest.classes[place.label] if place.label in labels else ""
     return {
@@ -680,13 +673,20 @@ def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSa
     }
 
 
+def _all_fields(
+    manifest: Manifest, data: Storage, record: bytes, sample: FirstSample, leave_out: frozenset[str]
+) -> Values:
+    file, place = sample
+    try:
+        return read_all_fields(manifest.format, record, place.image_offset - place.record_offset, leave_out)
+    except FormatError as error:
+        raise _damaged(data, file, place, error) from error
+
+
 def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> dict[str, str]:
     """Return the reason for leaving out each field that every dataset writes itself but whose value differs here."""
     file, place = sample
-    try:
-        values = read_all_fields(manifest.format, record, place.image_offset - place.record_offset, ())
-    except FormatError as error:
-        raise _damaged(data, file, place, error) from error
+    values = _all_fields(manifest, data, record, sample, frozenset())
     if not _OF_EVERY_SAMPLE & values.keys():
         return {}
     height, width = _sides(data.read_range(file, place.image_offset, place.image_bytes))

@@ -33,10 +33,9 @@ from dataprep.dataset.features import (
 from dataprep.dataset.records import NO_LABEL, Enumeration, SampleRef, renumbering
 from dataprep.dataset.spill import SpilledItems, SpilledReferences
 from dataprep.errors import FormatError, SourceError, UsageError
-from dataprep.formats.base import MAX_CLASS_NAME_CHARS, check_class_folder
 from dataprep.messages import counted, quoted, shell_words, shown
 from dataprep.sources.archives import Progress
-from dataprep.sources.base import READ_ALL, OwnData, OwnDataset, Reading, SplitRequest, class_counts
+from dataprep.sources.base import READ_ALL, OwnData, OwnDataset, Reading, SplitRequest, class_counts, class_fault
 from dataprep.sources.keys import Problems, Refuse, at_once
 from dataprep.sources.tables import Row
 from dataprep.storage.base import Storage
@@ -552,12 +551,8 @@ class PictureReader(ABC, Generic[P]):
         """Return the sorted, unique, non-empty names of classes."""
         classes = self._told_apart({name for name in names if name})
         for name in classes:
-            try:
-                check_class_folder(name)
-                if len(name) > MAX_CLASS_NAME_CHARS:
-                    raise FormatError(f"class name of {len(name):,} characters")
-            except FormatError as error:
-                self._problems.note(f"{self._root.url}: {error}")
+            if fault := class_fault(name):
+                self._problems.note(f"{self._root.url}: {fault}")
         return classes
 
     def _told_apart(self, names: set[str]) -> tuple[str, ...]:
