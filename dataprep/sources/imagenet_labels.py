@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 import xml.parsers.expat
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
 
@@ -35,6 +35,7 @@ WNID = re.compile(r"n[0-9]{8}")
 MAX_GROUND_TRUTH_BYTES = 2**19
 """Maximum size of the ground truth; its 50,000 lines have 200 kB."""
 MAX_XML_BYTES = 2**18
+_OBJECT_NAME = ["annotation", "object", "name"]
 MAX_LABELS = 200_000
 MAX_CSV_BYTES = 2**25
 """Maximum size of Kaggle's labels; their 50,000 lines have 2 MB."""
@@ -119,10 +120,8 @@ def _class_in_file(root: Storage, name: str) -> str:
     data = read_bounded(root, name, MAX_XML_BYTES, advice="download it again", error=SourceError)
     try:
         return _class_of_boxes(data or b"")
-    except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
-        raise SourceError(f"{root.url_of(name)}: not readable XML: {error}; download it again") from error
     except _AnnotationError as error:
-        raise SourceError(f"{root.url_of(name)}: {error}; use {DEVKIT}") from error
+        raise SourceError(f"{root.url_of(name)}: {error}") from error
 
 
 def _from_devkit(root: Storage, num_bytes: int) -> ValLabels:
@@ -166,11 +165,8 @@ def _from_boxes(root: Storage, num_bytes: int) -> ValLabels:
             raise damaged(reader, member.offset, "it occurs twice; download it again", member=member.name)
         try:
             wnids[name] = _class_of_boxes(_content(reader, member, MAX_XML_BYTES))
-        except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: encodings
-            what = f"not readable XML: {error}; download it again"
-            raise damaged(reader, member.offset, what, member=member.name) from error
         except _AnnotationError as error:
-            raise damaged(reader, member.offset, f"{error}; use {DEVKIT}", member=member.name) from error
+            raise damaged(reader, member.offset, str(error), member=member.name) from error
     if not wnids:
         raise SourceError(f"{reader.archive}: no annotation (.xml) in it; download it again")
     return ValLabels(BBOX, num_bytes, wnids)
@@ -180,45 +176,37 @@ class _AnnotationError(Exception):
     """An annotation without a readable class; caught in this module."""
 
 
-@dataclass(slots=True)
-class _ObjectNames:
-    """Collects the text of every annotation/object/name."""
-
-    path: list[str] = field(default_factory=list)
-    names: list[str] = field(default_factory=list)
-
-    def start(self, tag: str, _: dict[str, str]) -> None:
-        self.path.append(tag)
-        if self.path == ["annotation", "object", "name"]:
-            self.names.append("")
-
-    def end(self, _: str) -> None:
-        self.path.pop()
-
-    def text(self, data: str) -> None:
-        if self.path == ["annotation", "object", "name"]:
-            self.names[-1] += data
-
-    @staticmethod
-    def refuse_doctype(*_: object) -> None:
-        # Entities can expand without bound, and real annotations declare none.
-        raise _AnnotationError("it declares a document type, which no annotation needs")
-
-
 def _class_of_boxes(text: bytes) -> str:
     """Return the WNID of an annotation's objects; ILSVRC2012 has one class an image."""
-    found = _ObjectNames()
+    path: list[str] = []
+    names: list[str] = []
+
+    def start(tag: str, _: dict[str, str]) -> None:
+        path.append(tag)
+        if path == _OBJECT_NAME:
+            names.append("")
+
+    def add(data: str) -> None:
+        if path == _OBJECT_NAME:
+            names[-1] += data
+
+    def refuse_doctype(*_: object) -> None:
+        # Entities can expand without bound, and real annotations declare none.
+        raise _AnnotationError(f"it declares a document type, which no annotation needs; use {DEVKIT}")
+
     parser = xml.parsers.expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = found.refuse_doctype
-    parser.StartElementHandler = found.start
-    parser.EndElementHandler = found.end
-    parser.CharacterDataHandler = found.text
-    parser.Parse(text, True)
-    names = {name.strip() for name in found.names}
-    if len(names) != 1 or not all(WNID.fullmatch(name) for name in names):
-        shown_names = ", ".join(sorted(ascii(name[:20]) for name in names)[:3]) or "none"
-        raise _AnnotationError(f"its objects are of class {shown_names}, expected one WNID")
-    return names.pop()
+    parser.StartDoctypeDeclHandler = refuse_doctype
+    parser.StartElementHandler, parser.EndElementHandler = start, lambda _: path.pop()
+    parser.CharacterDataHandler = add
+    try:
+        parser.Parse(text, True)
+    except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:  # the last two: encodings
+        raise _AnnotationError(f"not readable XML: {error}; download it again") from error
+    wnids = {name.strip() for name in names}
+    if len(wnids) != 1 or not all(WNID.fullmatch(name) for name in wnids):
+        shown_names = ", ".join(sorted(ascii(name[:20]) for name in wnids)[:3]) or "none"
+        raise _AnnotationError(f"its objects are of class {shown_names}, expected one WNID; use {DEVKIT}")
+    return wnids.pop()
 
 
 def _content(reader: GzipReader, member: Member, limit: int) -> bytes:

@@ -224,9 +224,12 @@ def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, Samp
     """
     found = spilled(refs)
 
+    def ref_at(batch: pa.RecordBatch, position: int) -> SampleRef:
+        return next(refs_of_rows(batch.slice(position, 1)))
+
     def chunks() -> Iterator[Chunk[SampleRef]]:
         for batch in found.batches():
-            yield names(batch), partial(_ref_at, batch)
+            yield names(batch), partial(ref_at, batch)
 
     return _pairs(chunks)
 
@@ -242,16 +245,8 @@ def same_items(items: Iterable[T], name_of: Callable[[T], str]) -> Iterator[tupl
     return _pairs(chunks)
 
 
-def _ref_at(batch: pa.RecordBatch, position: int) -> SampleRef:
-    return next(refs_of_rows(batch.slice(position, 1)))
-
-
 def _pairs(chunks: Callable[[], Iterator[Chunk[T]]]) -> Iterator[tuple[T, T, str]]:
-    """Yield values with equal names, among any number of values.
-
-    Args:
-        chunks: Returns all of them, in their order; called several times.
-    """
+    """Yield values with equal names, among any number of values; `chunks` returns all in their order, each time."""
     equal = _equal_hashes(chunks)
     while hashes := set(islice(equal, COMPARED_HASHES)):
         seen: dict[str, T] = {}

@@ -25,12 +25,8 @@ from dataprep.storage import Storage, open_originals
 DEFAULT_ROWS_PER_SHARD = 10_000
 SHARD_DIGITS = 5
 """Minimum number of digits of a shard's number in names and keys."""
-DESCRIPTION = "Images fetched from a LAION table of URLs, with their captions and the table's columns."
 NAMED_DESCRIPTION = "Images fetched from a table of URLs, with their captions and the table's columns."
 """Description of a table that the user gave a name."""
-CITATION = "Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024."
-LICENCE = "The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some."
-ORIGIN = "https://laion.ai"
 LAION_COLUMNS = (frozenset({"URL", "TEXT", "LICENSE", "similarity"}), frozenset({"hash", "punsafe", "pwatermark"}))
 """Columns that only LAION's tables have: LAION-400M and the first LAION-5B; LAION-5B with scores, and Re-LAION."""
 _HIDDEN = re.compile(r"(?:^|/)[._]")
@@ -86,10 +82,10 @@ class LaionDataset(NamedDataset):
 
 LAION = LaionDataset(
     name="laion",
-    description=DESCRIPTION,
-    citation=CITATION,
-    licence=LICENCE,
-    origin=ORIGIN,
+    description="Images fetched from a LAION table of URLs, with their captions and the table's columns.",
+    citation="Schuhmann et al., LAION-400M (arXiv:2111.02114) and LAION-5B (NeurIPS 2022); Re-LAION-5B, 2024.",
+    licence="The table: CC BY 4.0. Every image: its own owner's; the table's LICENSE column names some.",
+    origin="https://laion.ai",
     facts={SPLIT: SplitFacts(samples=None)},
     default_splits=(SPLIT,),
 )
@@ -259,16 +255,14 @@ def read_shard_rows(storage: Storage, tables: LaionTables, index: int) -> list[R
     places = {column.name: at for at, column in enumerate(file.columns)}
     roles = [(role, places[name], _TYPED[ROLES[role].kind]) for role, name in tables.columns.items()]
     carried = [(places[column.name], _TYPED[column.kind]) for column in tables.carried]
-    rows = []
-    for number, values in enumerate(read_part(storage, file, part)):
-        rows.append(
-            Row(
-                key_of(index, number, tables),
-                {role: typed(values[at]) for role, at, typed in roles},
-                tuple(typed(values[at]) for at, typed in carried),
-            )
+    return [
+        Row(
+            key_of(index, number, tables),
+            {role: typed(values[at]) for role, at, typed in roles},
+            tuple(typed(values[at]) for at, typed in carried),
         )
-    return rows
+        for number, values in enumerate(read_part(storage, file, part))
+    ]
 
 
 def key_of(shard: int, row: int, tables: LaionTables) -> str:
