@@ -85,6 +85,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
             "the dataset itself says which values a sample has, and of which types",
         ),
         "dataprep/cloud/gcloud.py": "answers of gcloud",
+        "dataprep/storage/gcs_location.py": "answers of Cloud Storage",
         "dataprep/dataset/records.py": "options in a manifest are those of its recipe",
         "dataprep/dataset/manifest.py": "options in a manifest are those of its recipe",
         "dataprep/builder/plan.py": "details of a plan are those of its recipe",

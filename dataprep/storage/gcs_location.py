@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dataprep.errors import AccessError, UndecidedError
 from dataprep.storage import gcs_client
@@ -42,40 +42,6 @@ class BucketLocation:
     """Zones where the bucket has a running Rapid Cache; None if that is not known."""
     missing_permission: str = ""
     """Permission that the account lacks to see all fields."""
-
-
-class _Autoclass(TypedDict, total=False):
-    enabled: bool
-
-
-class _Hierarchy(TypedDict, total=False):
-    enabled: bool
-
-
-class _Placement(TypedDict, total=False):
-    dataLocations: list[str]
-
-
-class _BucketAnswer(TypedDict, total=False):
-    """Cloud Storage's description of a bucket, without fields that the account may not see."""
-
-    location: str
-    locationType: str
-    customPlacementConfig: _Placement | None
-    storageClass: str
-    autoclass: _Autoclass | None
-    hierarchicalNamespace: _Hierarchy | None
-
-
-class _Cache(TypedDict, total=False):
-    zone: str
-    state: str
-
-
-class _CachesAnswer(TypedDict, total=False):
-    """Cloud Storage's list of a bucket's Rapid Caches."""
-
-    items: list[_Cache]
 
 
 class StoredObject(NamedTuple):
@@ -126,9 +92,7 @@ def running_caches(bucket: str) -> tuple[str, ...]:
     url = f"gs://{bucket}"
     client = _client(url)
     with bucket_errors(url, LIST_CACHES):
-        timeout_s = gcs_client.request_timeout_s(DEADLINES)
-        found: _CachesAnswer = client._get_resource(f"/b/{bucket}/anywhereCaches", timeout=timeout_s, retry=_retry())
-    items = found.get("items") or []
+        items = _get(client, f"/b/{bucket}/anywhereCaches", {}).get("items") or []
     zones = {each.get("zone", "").lower() for each in items if each.get("state", "").lower() == "running"}
     return tuple(sorted(zones - {""}))
 
@@ -152,10 +116,10 @@ def _client(url: str) -> Client:
         return gcs_client.client()
 
 
-def _get(client: Client, path: str, query: dict[str, str]) -> _BucketAnswer:
-    """Send a GET as the library's own calls do, because it has no call for the storage layout."""
+def _get(client: Client, path: str, query: dict[str, str]) -> dict[str, Any]:
+    """Send a GET as the library's own calls do, because it has no call for the storage layout or for caches."""
     timeout_s = gcs_client.request_timeout_s(DEADLINES)
-    found: _BucketAnswer = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
+    found: dict[str, Any] = client._get_resource(path, query_params=query, timeout=timeout_s, retry=_retry())
     return found
 
 
@@ -163,10 +127,11 @@ def _retry() -> Any:
     return gcs_client.retry_policy(deadlines=DEADLINES)
 
 
-def _location_of(document: _BucketAnswer, missing_permission: str = "") -> BucketLocation:
-    placement: _Placement = document.get("customPlacementConfig") or {}
-    autoclass: _Autoclass = document.get("autoclass") or {}
-    hierarchy: _Hierarchy = document.get("hierarchicalNamespace") or {}
+def _location_of(document: dict[str, Any], missing_permission: str = "") -> BucketLocation:
+    """Read Cloud Storage's description of a bucket, which lacks fields that the account may not see."""
+    placement, autoclass, hierarchy = (
+        document.get(name) or {} for name in ("customPlacementConfig", "autoclass", "hierarchicalNamespace")
+    )
     is_whole = not missing_permission
     return BucketLocation(
         location=document.get("location", ""),
