@@ -26,6 +26,7 @@ never logged.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -101,23 +102,19 @@ def _open_file_url(url: str) -> Storage:
     return _open_path(unquote(url.removeprefix(url[: url.index("://") + 3]).removeprefix(parts.netloc)))
 
 
-def _opener(module: str, name: str) -> Callable[[str], Storage]:
-    """Return a function that opens a URL; the module of the place is imported when it is called."""
-
-    def opened(url: str) -> Storage:
-        found: Storage = getattr(import_module(f"dataprep.storage.{module}"), name)(url)
-        return found
-
-    return opened
+def _open(module: str, name: str, url: str) -> Storage:
+    """Open a URL; the module of the place is imported now."""
+    opener: Callable[[str], Storage] = getattr(import_module(f"dataprep.storage.{module}"), name)
+    return opener(url)
 
 
 SCHEMES: dict[str, Callable[[str], Storage]] = {
     "file": _open_file_url,
-    "gs": _opener("gcs", "GCSStorage"),
-    "hf": _opener("hub", "HubStorage"),
-    "s3": _opener("remote", "S3Storage"),
-    "az": _opener("remote", "AzureStorage"),
-    "https": _opener("remote", "WebStorage"),
-    "http": _opener("remote", "WebStorage"),
+    "gs": partial(_open, "gcs", "GCSStorage"),
+    "hf": partial(_open, "hub", "HubStorage"),
+    "s3": partial(_open, "remote", "S3Storage"),
+    "az": partial(_open, "remote", "AzureStorage"),
+    "https": partial(_open, "remote", "WebStorage"),
+    "http": partial(_open, "remote", "WebStorage"),
 }
 """The function that opens a URL, by the URL's scheme."""

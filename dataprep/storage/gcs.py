@@ -520,11 +520,7 @@ class StagedGCS(GCSStorage):
     """Storage of `Storage.staged`; objects below `root` itself are uploaded directly."""
 
     def __init__(
-        self,
-        url: str,
-        root: str,
-        still_ours: Callable[[], None],
-        deadlines: gcs_client.Deadlines | None = None,
+        self, url: str, root: str, still_ours: Callable[[], None], deadlines: gcs_client.Deadlines | None
     ) -> None:
         super().__init__(url, deadlines)
         self._staging, self._still_ours = base.check_name(root), still_ours

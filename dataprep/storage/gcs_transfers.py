@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, BinaryIO
 from dataprep.errors import StorageError
 from dataprep.host.heartbeat import beat
 from dataprep.storage import errors, gcs_client
-from dataprep.storage.base import NO_VERSION
 
 if TYPE_CHECKING:
     from google.cloud.storage import Blob
@@ -41,12 +40,7 @@ and all certificates of the system, which takes half a second."""
 
 
 def read_range(
-    bucket: str,
-    name: str,
-    offset: int,
-    num_bytes: int,
-    deadlines: gcs_client.Deadlines | None = None,
-    generation: int = NO_VERSION,
+    bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_client.Deadlines | None, generation: int
 ) -> tuple[bytes, int | None]:
     """Read bytes of an object from `offset`: fewer than `num_bytes`, or none, if the object ends before.
 
@@ -138,7 +132,7 @@ def _read_with_client(
 
 
 @functools.lru_cache(maxsize=64)
-def _store(bucket: str, emulator: str, project: str, deadlines: gcs_client.Deadlines | None = None) -> GCSStore:
+def _store(bucket: str, emulator: str, project: str, deadlines: gcs_client.Deadlines | None) -> GCSStore:
     from obstore.auth.google import GoogleCredentialProvider
     from obstore.store import GCSStore
 

@@ -6,7 +6,6 @@ import io
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from types import TracebackType
 from typing import BinaryIO, Self
 
 from dataprep.arrays import pa, pq
@@ -70,9 +69,7 @@ class ParquetFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
