@@ -17,9 +17,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from dataprep.errors import UsageError
 from dataprep.storage.base import check_prefix
@@ -65,17 +64,10 @@ class Folders:
         self.advice = advice or "pass the folder it points to instead, or put a copy in the place of the link"
         self._durable: set[str] = set()
 
-    def open_file(self, name: str) -> int:
-        """Open a file to read. Raises UsageError for a link that is not followed, and OSError."""
-        return self._reached(name, partial(_open, READ_FILE))
-
-    def open_listing(self, name: str) -> int:
-        """Open a folder to list; empty for the root. Raises UsageError for a link that is not followed, and OSError."""
-        return self._reached(name, partial(_open, OPEN_FOLDER))
-
-    def pass_to(self, name: str) -> int:
-        """Open a folder to reach its content. Raises UsageError for a link that is not followed, and OSError."""
-        return self._reached(name, partial(_open, PASSED_FOLDER))
+    def open(self, name: str, flags: int = READ_FILE) -> int:
+        """Open a file, or with other flags a folder; the root has an empty name. Raises UsageError for a link that is
+        not followed, and OSError."""
+        return self._reached(name, lambda leaf, folder: os.open(leaf, flags, dir_fd=folder))
 
     def status(self, name: str) -> os.stat_result:
         """Return the status of a file or folder. Raises UsageError for a link that is not followed, and OSError."""
@@ -260,10 +252,6 @@ def _walked(root: Path, parts: Sequence[str], act: Callable[[str, int | None], T
         os.close(folder)
 
 
-def _open(flags: int, leaf: str, folder: int | None) -> int:
-    return os.open(leaf, flags, dir_fd=folder)
-
-
 def _status(leaf: str, folder: int | None) -> os.stat_result:
     found = os.stat(leaf, dir_fd=folder, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode):
@@ -322,7 +310,7 @@ class OpenFiles:
         self._passed: dict[str, int] = {}
         """Descriptors of folders by name, the least recently used first."""
         self._lock = threading.Lock()
-        close_when_collected(self, _close_all, self._files, self._passed)
+        close_when_collected(self, _close_both, self._files, self._passed)
 
     def reading(self, name: str) -> _Reading:
         """Open a context with a descriptor for `os.pread`, and the file's status before it was opened.
@@ -367,24 +355,24 @@ class OpenFiles:
             descriptor = os.open(leaf, READ_FILE, dir_fd=self._folder(above))
         except OSError as error:
             if error.errno != errno.ELOOP:  # not a link, so the folder may have been replaced
-                _close_folders(self._passed)
-            return self._folders.open_file(name)
+                close_all(self._passed)
+            return self._folders.open(name)
         status = os.fstat(descriptor)
         if (status.st_dev, status.st_ino) == identity:
             return descriptor
         os.close(descriptor)
-        _close_folders(self._passed)
-        return self._folders.open_file(name)
+        close_all(self._passed)
+        return self._folders.open(name)
 
     def _folder(self, name: str) -> int:
         """Return a descriptor of a folder. Raises UsageError for a link that leads out of the root, and OSError."""
         folder = self._passed.pop(name, None)
-        if folder is None:
+        if folder is None and name:
             above, _, leaf = name.rpartition("/")
-            try:
-                folder = os.open(leaf, PASSED_FOLDER, dir_fd=self._folder(above)) if name else self._folders.pass_to("")
-            except OSError:  # a link, or a folder above that was replaced
-                folder = self._folders.pass_to(name)
+            with suppress(OSError):  # a link, or a folder above that was replaced
+                folder = os.open(leaf, PASSED_FOLDER, dir_fd=self._folder(above))
+        if folder is None:
+            folder = self._folders.open(name, PASSED_FOLDER)
         self._passed[name] = folder
         if len(self._passed) > MAX_OPEN_FOLDERS:
             os.close(self._passed.pop(next(iter(self._passed))))
@@ -401,14 +389,14 @@ def _close_if_done(file: _OpenFile) -> None:
         os.close(file.descriptor)
 
 
-def _close_folders(folders: dict[str, int]) -> None:
-    for folder in folders.values():
-        os.close(folder)
-    folders.clear()
+def close_all(descriptors: dict[Any, int]) -> None:
+    """Close the descriptors, and forget them."""
+    for descriptor in descriptors.values():
+        os.close(descriptor)
+    descriptors.clear()
 
 
-def _close_all(files: dict[str, _OpenFile], folders: dict[str, int]) -> None:
-    for file in files.values():
-        os.close(file.descriptor)
+def _close_both(files: dict[str, _OpenFile], folders: dict[str, int]) -> None:
+    close_all({name: file.descriptor for name, file in files.items()})
     files.clear()
-    _close_folders(folders)
+    close_all(folders)

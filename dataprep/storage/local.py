@@ -23,8 +23,8 @@ from dataprep.host.heartbeat import beat
 from dataprep.messages import quoted
 from dataprep.storage import base, errors
 from dataprep.storage.checksums import crc32c_of_bytes, crc32c_of_file
-from dataprep.storage.folders import Folders, Links, OpenFiles, sync_file, sync_folder
-from dataprep.storage.spool import NO_LOCKS, SpoolFolder
+from dataprep.storage.folders import OPEN_FOLDER, Folders, Links, OpenFiles, sync_file, sync_folder
+from dataprep.storage.spool import SpoolFolder, take_lock
 
 SPOOL_FOLDER = "tmp"
 # A name that is taken and then free again means that another build is removing the file.
@@ -189,7 +189,7 @@ class LocalStorage:
         path = self._located(name)
         with errors.disk_errors(path):
             try:
-                descriptor = self._folders.open_file(name)
+                descriptor = self._folders.open(name)
             except (FileNotFoundError, NotADirectoryError):
                 raise errors.missing(path) from None
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -228,7 +228,7 @@ class LocalStorage:
         """Lock the root; on a file system without locks for folders no other process is excluded."""
         with errors.disk_errors(self.root), self._folders.opened("", make=True) as descriptor:
             until_s = time.monotonic() + ALONE_WAIT_S
-            while not _locked_now(descriptor):
+            while take_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB) is False:
                 if time.monotonic() > until_s:
                     raise StorageError(
                         f"{self.url}: another process is removing or beginning a dataset there; wait until it has "
@@ -450,7 +450,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _listed(self, folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
-        descriptor = self._folders.open_listing(folder)
+        descriptor = self._folders.open(folder, OPEN_FOLDER)
         try:
             with os.scandir(descriptor) as entries:
                 yield entries
@@ -538,18 +538,6 @@ def _check_same(target: Path, num_bytes: int, crc32c: str) -> None:
 
 def _always() -> None:
     """Do nothing: a storage that is not staged cannot lose the right to write."""
-
-
-def _locked_now(descriptor: int) -> bool:
-    """Return whether this process holds the lock, or the file system has none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-    return True
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from dataprep.errors import FullError, StorageError
 from dataprep.storage.errors import FULL, disk_errors, missing
-from dataprep.storage.folders import Folders, close_when_collected
+from dataprep.storage.folders import Folders, close_all, close_when_collected
 
 # Enough to recognise a shard; together with 32 digits it has fewer than 255 bytes in any script.
 NAME_CHARACTERS = 48
@@ -55,7 +55,7 @@ class SpoolFolder:
         self.folder = folders.root / name
         self._locks: dict[Path, int] = {}
         self._guard = threading.Lock()  # for self._locks: a descriptor closed by one thread may be another's next file
-        close_when_collected(self, _close_all, self._locks)
+        close_when_collected(self, close_all, self._locks)
 
     def create(self, name: str) -> Path:
         """Create an empty file, locked until `discard`, until this object is gone or until the process ends.
@@ -79,7 +79,7 @@ class SpoolFolder:
                 if self._required and not (self._folders.root / self._required).is_dir():
                     raise
                 continue  # another process removed the folder as stale in the meantime
-            _lock(descriptor, fcntl.LOCK_EX)
+            take_lock(descriptor, fcntl.LOCK_EX)
             if os.fstat(descriptor).st_nlink:
                 path = self.folder / leaf
                 with self._guard:
@@ -195,7 +195,7 @@ def _remove_if_unlocked(leaf: str, folder: int) -> bool:
     except FileNotFoundError:
         return False
     try:
-        if not _lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        if not take_lock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB):
             return False
         with contextlib.suppress(FileNotFoundError):
             os.unlink(leaf, dir_fd=folder)
@@ -204,8 +204,8 @@ def _remove_if_unlocked(leaf: str, folder: int) -> bool:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, operation: int) -> bool:
-    """Take a lock; False if another process holds it or the file system has none."""
+def take_lock(descriptor: int, operation: int) -> bool | None:
+    """Take a lock and return whether this process holds it now; None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, operation)
     except BlockingIOError:
@@ -213,14 +213,8 @@ def _lock(descriptor: int, operation: int) -> bool:
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
-        return False
+        return None
     return True
-
-
-def _close_all(locks: dict[Path, int]) -> None:
-    for descriptor in locks.values():
-        os.close(descriptor)
-    locks.clear()
 
 
 @functools.lru_cache(maxsize=1)
