@@ -201,30 +201,22 @@ def _sizes_of_commit(place: HubPlace, _endpoint: str) -> Mapping[str, int]:
 def _sizes(place: HubPlace) -> Mapping[str, int]:
     inside, found = f"{place.path}/" if place.path else "", dict[str, int]()
     with _hub_errors(place):
+        from huggingface_hub import HfApi
         from huggingface_hub.errors import EntryNotFoundError
+        from huggingface_hub.hf_api import RepoFile
 
         try:
-            for path, num_bytes in _files(place):
-                if path.startswith(inside):
-                    found[path.removeprefix(inside)] = num_bytes
+            for item in HfApi().list_repo_tree(
+                place.repository, place.path or None, recursive=True, revision=place.revision, repo_type="dataset"
+            ):
+                beat()
+                if isinstance(item, RepoFile) and item.path.startswith(inside):
+                    found[item.path.removeprefix(inside)] = int(item.size)
                 if len(found) > MAX_FILES:
                     raise StorageError(f"{place.url}: more than {MAX_FILES:,} files; name one of its folders")
         except EntryNotFoundError:
             return {}
     return found
-
-
-def _files(place: HubPlace) -> Iterator[tuple[str, int]]:
-    from huggingface_hub import HfApi
-    from huggingface_hub.hf_api import RepoFile
-
-    tree = HfApi().list_repo_tree(
-        place.repository, place.path or None, recursive=True, revision=place.revision, repo_type="dataset"
-    )
-    for item in tree:
-        beat()
-        if isinstance(item, RepoFile):
-            yield item.path, int(item.size)
 
 
 def _network_errors() -> tuple[type[Exception], ...]:
