@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -165,15 +164,9 @@ def differences(ours: JsonObject, theirs: JsonObject, path: str = "", *, where: 
         if isinstance(here, dict) and isinstance(there, dict):
             lines += differences(here, there, f"{label}.", where=where)
         elif name == "splits" and here and there:
-            lines += differences(_by_name(here), _by_name(there), f"{label}.", where=where)
+            by_name, theirs_by_name = ({split["name"]: split for split in splits} for splits in (here, there))
+            lines += differences(by_name, theirs_by_name, f"{label}.", where=where)
         else:
-            lines.append(f"{label} is {_short(there)} {where}, {_short(here)} here")
+            got, expected = (shortened(json.dumps(value), MAX_CHARACTERS) for value in (there, here))
+            lines.append(f"{label} is {got} {where}, {expected} here")
     return lines
-
-
-def _by_name(splits: Sequence[JsonObject]) -> JsonObject:
-    return {split["name"]: split for split in splits}
-
-
-def _short(value: Any) -> str:
-    return shortened(json.dumps(value), MAX_CHARACTERS)

@@ -25,7 +25,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self, cast
 
 from dataprep.arrays import NDArray, np, pa, pq
@@ -440,19 +439,7 @@ class IndexRows:
         self, key: str, image: bytes, place: Placement, *, label: int, height: int | None, width: int | None
     ) -> None:
         """Add the row of one sample; a side of 0 pixels is unknown, and becomes null."""
-        self._rows.append(
-            IndexRow(
-                key,
-                place.record_offset,
-                place.record_bytes,
-                place.image_offset,
-                place.image_bytes,
-                crc32c_of(image),
-                label,
-                height or None,
-                width or None,
-            )
-        )
+        self._rows.append(IndexRow(key, *place, crc32c_of(image), label, height or None, width or None))
 
     def annotate(self, annotations: bytes) -> None:
         """Add the checksum of the last sample's annotations; do nothing if samples have none."""
@@ -489,11 +476,6 @@ def index_names(split: str, parts: int) -> list[str]:
 def revised_name(file: str, revision: int) -> str:
     """Return the name of a file of an index, or of events, that a revision writes in its place."""
     return _REVISED.sub(rf".r{revision}\2", file)
-
-
-def _first_name(file: str) -> str:
-    """Return the name that a file of an index, or of events, has in the first revision."""
-    return _REVISED.sub(r"\2", file)
 
 
 def publish_index(split: str, shard_samples: Sequence[int], put: Callable[[str, range], FileEntry]) -> IndexEntry:
@@ -544,8 +526,7 @@ def index_files(split: SplitManifest) -> tuple[FileEntry, ...]:
 def index_faults(split: SplitManifest) -> Iterator[str]:
     """Yield faults in the manifest's entries for index and events of a split: file names that no build or revision
     gives, or parts that do not match the split's shards."""
-    if _first_name(split.events["file"]) != (due := events_file(split.name)):
-        yield f"events.file: expected {due}, got {json_text(split.events['file'])}"
+    yield from _name_faults(split.events, events_file(split.name), "events.file")
     if "parts" not in split.index:
         yield from _name_faults(split.index, f"index/{split.name}.parquet", "index.file")
         return
@@ -565,7 +546,7 @@ def index_faults(split: SplitManifest) -> Iterator[str]:
 
 
 def _name_faults(entry: FileEntry, due: str, where: str) -> Iterator[str]:
-    if _first_name(entry["file"]) != due:
+    if _REVISED.sub(r"\2", entry["file"]) != due:  # its name in the first revision
         yield f"{where}: expected {due}, got {json_text(entry['file'])}"
 
 
@@ -585,9 +566,7 @@ class PublishingRows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         with self._threads:
             if error is None:
                 self.wait()

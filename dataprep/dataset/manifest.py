@@ -113,14 +113,8 @@ def manifest_in(data: bytes, where: str, *, sidecars: bool = True) -> records.Ma
     else:
         head = decode(data, records.DatasetHead, where=where, advice=MANIFEST_ADVICE)
         manifest = records.Manifest(**{item.name: getattr(head, item.name) for item in fields(head)})
-    if isinstance(manifest.options.get("adopted"), dict):
-        convert(
-            manifest.options["adopted"],
-            records.AdoptedOptions,
-            where=where,
-            at="$.options.adopted",
-            advice=MANIFEST_ADVICE,
-        )
+    if isinstance(adopted := manifest.options.get("adopted"), dict):
+        convert(adopted, records.AdoptedOptions, where=where, at="$.options.adopted", advice=MANIFEST_ADVICE)
     for fault in _value_faults(manifest):
         raise FormatError(f"{where}: {fault}; {MANIFEST_ADVICE}")
     return manifest

@@ -118,7 +118,8 @@ def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
         for batch in rows.batches():
             numbers = words(first, batch)
             first += batch.num_rows
-            yield _with_column(batch, numbers), part_of(numbers)
+            columns, names = [*batch.columns, from_numpy(numbers)], [*batch.schema.names, _WORD]
+            yield pa.RecordBatch.from_arrays(columns, names=names), part_of(numbers)
 
     for part in _parts(rows, with_words(), parts):
         order = np.argsort(to_numpy(part.column(part.num_columns - 1)), kind="stable")
@@ -206,10 +207,6 @@ def _put(waiting: Sequence[list[pa.RecordBatch]], parts: Sequence[SpilledTable])
             part.add(pa.concat_batches(batches))
             part.spill()
             batches.clear()
-
-
-def _with_column(batch: pa.RecordBatch, numbers: NDArray[np.uint64]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([*batch.columns, from_numpy(numbers)], names=[*batch.schema.names, _WORD])
 
 
 def _packed(batch: pa.RecordBatch) -> memoryview:

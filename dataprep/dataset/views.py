@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from dataprep.arrays import NDArray, np, pa
 from dataprep.dataset.columns import nulls
@@ -130,11 +130,8 @@ class Kept:
             self._table = table
         return self._table
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"url": self.url, "split": self.split, "stored": self.stored}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[type[Kept], tuple[str, ViewSplit, tuple[int, ...]]]:
+        return Kept, (self.url, self.split, self.stored)
 
 
 @dataclass(frozen=True, slots=True)
