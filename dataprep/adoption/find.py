@@ -21,8 +21,9 @@ from typing import Annotated, NamedTuple, TypeVar
 from msgspec import Meta, Struct, field
 
 from dataprep.adoption.labels import MAX_CLASSES, NO_LABELS, crc32c_number
-from dataprep.dataset.adopted import SHARD_NAMES, fits, is_in_class_folder, is_of_adoption, is_outside_classes, is_text
+from dataprep.dataset.adopted import SHARD_NAMES, fits, is_in_class_folder, is_of_adoption, is_outside_classes
 from dataprep.dataset.documents import Count, decode
+from dataprep.dataset.features import is_text
 from dataprep.dataset.hashes import name_hash
 from dataprep.dataset.index import IndexRow
 from dataprep.dataset.paths import HEAD_SPLIT, OTHER_PICTURES, READABLE_SUFFIXES, is_hidden_name, is_readable_image

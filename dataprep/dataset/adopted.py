@@ -19,6 +19,7 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from pathlib import Path
 
+from dataprep.dataset.features import is_text
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import BUILD, CHANGE, CHANGE_JSON, is_hidden_name, is_readable_image
 from dataprep.dataset.records import Manifest, ShardEntry, SplitManifest
@@ -127,12 +128,8 @@ def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
 
 
 def check_named(storage: Storage, manifest: Manifest) -> bool:
-    """Return whether the user named the place of adopted data. Raises UsageError, saying how to name it, if it is
-    outside of the dataset and was not named.
-
-    Returns:
-        True if links in the data may lead anywhere, because the user named the place.
-    """
+    """Return whether the user named the place of adopted data, so that links in them may lead anywhere. Raises
+    UsageError, saying how to name it, if it is outside of the dataset and was not named."""
     if not is_adopted(manifest):
         return False
     data = open_data(storage, manifest, named=False)
@@ -216,20 +213,6 @@ def is_outside_classes(name: str) -> bool:
     return "/" not in name and is_readable_image(name) and not is_hidden_name(name)
 
 
-def has_readable_name(info: ObjectInfo) -> bool:
-    """Return whether loaders can read a file of this name; the manifest does not count the bytes of other files."""
-    return is_text(info.name) and not any(character in info.name for character in FORBIDDEN)
-
-
-def is_text(name: str) -> bool:
-    """Return whether a name is valid UTF-8, without surrogate escapes."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def fits(name: str, pattern: str) -> bool:
     """Return whether a shard's name matches the pattern of a split, or is below the folder that the pattern names."""
     return name.startswith(f"{pattern.rstrip('/')}/") or fnmatchcase(name, pattern)
@@ -252,7 +235,8 @@ def _changes_of_images(split: SplitManifest, folder: str, listing: Sequence[Obje
     before = split.samples + sum(split.rejected.values())
     if len(images) != before:
         return f"{split.name}: {len(images):,} images, {before:,} when they were adopted"
-    num_bytes = sum(info.num_bytes for info in images if has_readable_name(info))
+    readable = (info for info in images if is_text(info.name) and not {*info.name} & {*FORBIDDEN})
+    num_bytes = sum(info.num_bytes for info in readable)  # loaders cannot read the others, so they are not counted
     if num_bytes != split.num_bytes:
         return f"{split.name}: images of {num_bytes:,} bytes, {split.num_bytes:,} when they were adopted"
     return ""

@@ -78,14 +78,9 @@ def features_document(features: Features) -> Values:
 
 
 def _feature_document(feature: Feature) -> Values:
-    document: Values = {"kind": feature.kind}
-    if feature.shape:
-        document["shape"] = list(feature.shape)
-    if feature.columns:
-        document["columns"] = features_document(feature.columns)
-    if feature.member:
-        document["member"] = feature.member
-    return document
+    columns = features_document(feature.columns)
+    document = {"kind": feature.kind, "shape": list(feature.shape), "columns": columns, "member": feature.member}
+    return {name: value for name, value in document.items() if value}
 
 
 def places_in_images(features: Features) -> list[str]:
@@ -268,12 +263,11 @@ def is_float32(value: float) -> bool:
         return False
 
 
-def _is_text(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
+def is_text(value: str) -> bool:
+    """Return whether a text is valid UTF-8, without surrogate escapes."""
     try:
         value.encode()
-    except UnicodeEncodeError:  # half a surrogate pair
+    except UnicodeEncodeError:
         return False
     return True
 
@@ -285,7 +279,7 @@ _FITS: dict[Kind, Callable[[Any], bool]] = {
     "float32": lambda value: isinstance(value, float) and math.isfinite(value) and is_float32(value),
     "float64": lambda value: isinstance(value, float) and math.isfinite(value),
     "int64": lambda value: type(value) is int and value in _INT64,
-    "text": _is_text,
+    "text": lambda value: isinstance(value, str) and is_text(value),
 }
 
 
