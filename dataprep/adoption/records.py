@@ -230,12 +230,12 @@ def describe(found: Found, results: Sequence[ReadShard], data_root: str) -> Desc
         citation="",
         licence=found.licence,
         classes=(),
-        shard_samples={split: names.lengths for split, names in splits.items()},
+        shard_samples={split: lengths for split, (_, lengths) in splits.items()},
         split_bytes=num_bytes,
     )
     info = tfds.dataset_info(facts, filepath_template="")
     for entry in info["splits"]:
-        entry["filepathTemplate"] = escaped(data_root) + splits[entry["name"]].template
+        entry["filepathTemplate"] = escaped(data_root) + splits[entry["name"]][0]
     remarks = []
     if left_out:
         remarks.append(f"TFDS cannot read {', '.join(left_out)}: absent in some records, or of several kinds")

@@ -69,7 +69,7 @@ _ABSENT: dict[Kind, str | int | float] = {"string": "", "int": -1, "float": -1.0
 _FEATURES: dict[Kind, Callable[[Any], bytes]] = {
     "string": lambda text: example.bytes_feature(text.encode()),
     "float": example.float_feature,
-    "int": example.integer_feature,
+    "int": lambda value: example.integer_list([value]),
 }
 SHARD_ENDS: dict[str, bytes] = {"webdataset": bytes(2 * BLOCK_BYTES), "tfrecord": b""}
 """The bytes after the last record of a shard."""

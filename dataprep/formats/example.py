@@ -157,27 +157,22 @@ def bytes_feature(value: bytes) -> bytes:
 
 def float_feature(value: float) -> bytes:
     """Write a Feature of one float32; a value out of range becomes the largest float32."""
-    return message(LEN_2, message(LEN_1, struct.pack("<f", max(-_MAX_FLOAT32, min(_MAX_FLOAT32, value)))))
-
-
-def integer_feature(value: int) -> bytes:
-    """Write a Feature of one int64, packed."""
-    return message(LEN_3, message(LEN_1, varint(value & _UINT64)))
+    return float_list([max(-_MAX_FLOAT32, min(_MAX_FLOAT32, value))])
 
 
 def bytes_list(values: Iterable[bytes]) -> bytes:
-    """Return a Feature of any number of byte strings."""
+    """Write a Feature of any number of byte strings."""
     return message(LEN_1, b"".join(message(LEN_1, value) for value in values))
 
 
 def float_list(values: Iterable[float]) -> bytes:
-    """Return a Feature of any number of float32, whose bits are not changed."""
+    """Write a Feature of any number of float32, whose bits are not changed."""
     packed = b"".join(struct.pack("<f", value) for value in values)
     return message(LEN_2, message(LEN_1, packed) if packed else b"")
 
 
 def integer_list(values: Iterable[int]) -> bytes:
-    """Return a Feature of any number of int64, packed."""
+    """Write a Feature of any number of int64, packed."""
     packed = b"".join(varint(value & _UINT64) for value in values)
     return message(LEN_3, message(LEN_1, packed) if packed else b"")
 
@@ -194,7 +189,10 @@ def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_
         entries: The encoded map entries that precede the value's entry.
         entries_after_bytes: Bytes of the entries that follow the value's entry.
     """
-    before = entries + _map_entry_before(name, value_bytes)
+    opening = LEN_1 + varint(value_bytes)  # BytesList.value
+    opening = LEN_1 + varint(len(opening) + value_bytes) + opening  # Feature.bytes_list
+    opening = message(LEN_1, name) + LEN_2 + varint(len(opening) + value_bytes) + opening  # key and value
+    before = entries + LEN_1 + varint(len(opening) + value_bytes) + opening  # Features.feature
     return LEN_1 + varint(len(before) + value_bytes + entries_after_bytes) + before  # Example.features
 
 
@@ -253,14 +251,6 @@ def floats(read: Read, feature: Feature) -> list[float]:
             raise FormatError(f"at byte {field.start:,}: {len(data)} bytes of floats, expected 4 for each")
         values += struct.unpack(f"<{len(data) // 4}f", data)
     return values
-
-
-def _map_entry_before(name: bytes, value_bytes: int) -> bytes:
-    """Write a map entry up to its one value, which ends it."""
-    opening = LEN_1 + varint(value_bytes)  # BytesList.value
-    opening = LEN_1 + varint(len(opening) + value_bytes) + opening  # Feature.bytes_list
-    opening = message(LEN_1, name) + LEN_2 + varint(len(opening) + value_bytes) + opening  # key and value
-    return LEN_1 + varint(len(opening) + value_bytes) + opening  # Features.feature
 
 
 def _feature(read: Read, holder: Field) -> Feature:

@@ -40,9 +40,7 @@ def read_fields(format_name: str, record: Record, names: Sequence[str], features
 def field_names(format_name: str, record: Record) -> list[str]:
     """Return the names that `read_fields` finds in a record. Raises FormatError if the record is damaged."""
     if format_name == "tfrecord":
-        data = memoryview(record)
-        stop = len(data) - example.FRAME_TAIL_BYTES
-        return list(example.features_of(lambda at, size: bytes(data[at : at + size]), example.FRAME_HEAD_BYTES, stop))
+        return list(_example_in(record)[1])
     reader = _TarRecord(record)
     members = _members(reader)
     return [*members, *_document(reader, members.get("json"))]
@@ -163,14 +161,19 @@ def _document(reader: _TarRecord, member: Member | None) -> Values:
     return document if isinstance(document, dict) else {}
 
 
-def _read_example(record: Record, names: Sequence[str], features: Features) -> Values:
+def _example_in(record: Record) -> tuple[example.Read, dict[str, example.Feature]]:
+    """Return what reads the bytes of a framed Example, and the places of its features. Raises FormatError."""
     data = memoryview(record)
 
     def read(offset: int, num_bytes: int) -> bytes:
         return bytes(data[offset : offset + num_bytes])
 
+    return read, example.features_of(read, example.FRAME_HEAD_BYTES, len(data) - example.FRAME_TAIL_BYTES)
+
+
+def _read_example(record: Record, names: Sequence[str], features: Features) -> Values:
     try:
-        stored = example.features_of(read, example.FRAME_HEAD_BYTES, len(data) - example.FRAME_TAIL_BYTES)
+        read, stored = _example_in(record)
         values: Values = {}
         for name in names:
             feature = _known(name, features)
@@ -187,16 +190,11 @@ def _read_example(record: Record, names: Sequence[str], features: Features) -> V
 
 
 def _read_whole_example(record: Record, image_at: int, leave_out: Container[str]) -> Values:
-    data = memoryview(record)
-
-    def read(offset: int, num_bytes: int) -> bytes:
-        return bytes(data[offset : offset + num_bytes])
-
     def is_image(feature: example.Feature) -> bool:
         return feature.kind == example.BYTES and image_at in (start for start, _ in example.byte_ranges(read, feature))
 
     try:
-        stored = example.features_of(read, example.FRAME_HEAD_BYTES, len(data) - example.FRAME_TAIL_BYTES)
+        read, stored = _example_in(record)
         return {
             name: _value(read, feature)
             for name, feature in stored.items()

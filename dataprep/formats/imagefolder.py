@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from dataprep.dataset.features import NO_FEATURES, Features, annotations_json, values_of
@@ -20,17 +20,6 @@ FOLDERLESS = "images"
 """Folder of images that have neither a class nor a folder: ImageFolder ignores images in its root."""
 REPEATED = "images"
 """Folder that replaces the split's folder if links show each image several times; the links point into it."""
-IMAGE_SUFFIXES: Mapping[str, str] = {
-    "coco": ".jpg",
-    "coco-dup5": ".jpg",
-    "folder": ".jpg",
-    "imagenet": ".JPEG",
-    "imagenet-21k": ".JPEG",
-    "imagenet-fake": ".JPEG",
-    "table": ".jpg",
-}
-"""Suffix of image files by dataset class, as in the originals; `.jpg` for all others. Readers derive a file's name from
-it and the key, because the index of a build has no file names."""
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
@@ -110,8 +99,9 @@ def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str
 
 
 def image_suffix(dataset: str) -> str:
-    """Return the suffix of image files in datasets of a class."""
-    return IMAGE_SUFFIXES.get(dataset, ".jpg")
+    """Return the suffix of image files in datasets of a class, as in the originals. Readers derive a file's name from
+    it and the key, because the index of a build has no file names."""
+    return ".JPEG" if dataset in ("imagenet", "imagenet-21k", "imagenet-fake") else ".jpg"
 
 
 def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:

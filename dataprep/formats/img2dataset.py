@@ -13,7 +13,6 @@ import json
 import re
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import NamedTuple
 
 from dataprep.errors import FormatError
 
@@ -79,16 +78,9 @@ def is_ours(data: bytes) -> bool:
     return isinstance(document, dict) and document.get("description") == DESCRIPTION
 
 
-class Numbered(NamedTuple):
-    """Names and lengths of shards, as TFDS describes them."""
-
-    template: str
-    lengths: list[int]
-    """Samples of each shard, by its number."""
-
-
-def numbered(shards: Iterable[tuple[str, int]]) -> Numbered:
-    """Describe existing shards to TFDS. Raises FormatError if no template of TFDS gives them their names."""
+def numbered(shards: Iterable[tuple[str, int]]) -> tuple[str, list[int]]:
+    """Return the template of the names of existing shards, as TFDS has it, and the samples of each by its number.
+    Raises FormatError if no template of TFDS gives them their names."""
     lengths: dict[int, int] = {}
     names = []
     for name, length in shards:
@@ -105,7 +97,7 @@ def numbered(shards: Iterable[tuple[str, int]]) -> Numbered:
         odd = min(set(names) - expected, default=names[0])
         raise FormatError(f"{odd}, expected numbers of one width, {width} digits or more")
     template = f"{escaped(folder)}{'0' * (len(digits) - width)}{{SHARD_INDEX}}.{{FILEFORMAT}}"
-    return Numbered(template, [lengths.get(number, 0) for number in range(last + 1)])
+    return template, [lengths.get(number, 0) for number in range(last + 1)]
 
 
 def escaped(text: str) -> str:

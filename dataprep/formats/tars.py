@@ -227,7 +227,8 @@ def header(key: bytes, suffix: bytes, num_bytes: int) -> bytes:
     slash = name.find(b"/", len(name) - NAME_BYTES - 1)  # the first slash after which the rest fits
     if 0 < slash <= _PREFIX_BYTES:
         return _ustar(name[slash + 1 :], num_bytes, prefix=name[:slash])
-    record = _extended_record(name)
+    # The length counts itself: three digits for names this long.
+    record = b"%d path=%b\n" % (len(b"100 path=\n") + len(name), name)
     return (
         _ustar(_EXTENDED_NAME, len(record), EXTENDED)
         + record.ljust(BLOCK_BYTES, b"\0")
@@ -372,11 +373,6 @@ def _header_name(header: bytes) -> bytes:
         if prefix:
             return prefix + b"/" + name
     return name
-
-
-def _extended_record(name: bytes) -> bytes:
-    """Return `<length> path=<name>` and a line end. The length counts itself: three digits for names this long."""
-    return b"%d path=%b\n" % (len(b"100 path=\n") + len(name), name)
 
 
 def _ustar(name: bytes, num_bytes: int, kind: bytes = _FILE, prefix: bytes = b"") -> bytes:

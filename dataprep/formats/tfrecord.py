@@ -172,7 +172,7 @@ def _after_image(sample: Sample) -> bytes:
 
 @lru_cache(maxsize=8192)  # sides, orientations and labels repeat: 0.1 us instead of 1.5
 def _int_entry(name: bytes, value: int) -> bytes:
-    return example.map_entry(name, example.integer_feature(value))
+    return example.map_entry(name, example.integer_list([value]))
 
 
 def _int_of(digits: bytes) -> int:
@@ -331,14 +331,6 @@ def _value(path: str, feature: Feature, read: example.Read, found: Mapping[str, 
     return items[0]
 
 
-def _integers(read: example.Read, stored: example.Feature) -> list[Any]:
-    return list(example.integers(read, stored))
-
-
-def _booleans(read: example.Read, stored: example.Feature) -> list[Any]:
-    return [bool(value) for value in example.integers(read, stored)]
-
-
 def _doubles(read: example.Read, stored: example.Feature) -> list[Any]:
     data = b"".join(_strings(read, stored))
     if len(data) % 8:
@@ -358,11 +350,11 @@ def _texts(read: example.Read, stored: example.Feature) -> list[Any]:
 
 
 _DECODERS: dict[Kind, tuple[int, Callable[[example.Read, example.Feature], list[Any]]]] = {
-    "bool": (example.INTEGERS, _booleans),
+    "bool": (example.INTEGERS, lambda read, stored: list(map(bool, example.integers(read, stored)))),
     "bytes": (example.BYTES, _strings),
     "float32": (example.FLOATS, lambda read, stored: list(example.floats(read, stored))),
     "float64": (example.BYTES, _doubles),
-    "int64": (example.INTEGERS, _integers),
+    "int64": (example.INTEGERS, lambda read, stored: list(example.integers(read, stored))),
     "text": (example.BYTES, _texts),
 }
 

@@ -27,7 +27,7 @@ from dataprep.formats.example import (
     frame_around,
     frame_head,
     frame_length,
-    integer_feature,
+    integer_list,
     integers,
     map_entry,
     masked,
@@ -41,7 +41,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 @given(NAMES, st.binary(max_size=300), st.integers(0, 2**64 - 1))
 def test_features_are_read_back(name, data, number):
-    entries = map_entry(name.encode(), bytes_feature(data)) + map_entry(b"\0number", integer_feature(number))
+    entries = map_entry(name.encode(), bytes_feature(data)) + map_entry(b"\0number", integer_list([number]))
     example = message(LEN_1, entries)
 
     def read(offset, num_bytes):

@@ -67,9 +67,9 @@ def test_sidecars_have_the_name_of_their_shard():
 
 
 def test_missing_numbers_are_shards_of_no_samples():
-    found = numbered([("a{b}/000000.tfrecord", 3), ("a{b}/000002.tfrecord", 4)])
-    assert found.lengths == [3, 0, 4]
-    assert found.template == "a{{b}}/0{SHARD_INDEX}.{FILEFORMAT}"
+    template, lengths = numbered([("a{b}/000000.tfrecord", 3), ("a{b}/000002.tfrecord", 4)])
+    assert lengths == [3, 0, 4]
+    assert template == "a{{b}}/0{SHARD_INDEX}.{FILEFORMAT}"
     assert escaped("{x}") == "{{x}}"
 
 
