@@ -137,7 +137,8 @@ def select(
     storage = open_storage(url)
     manifest = readable_manifest(storage)
     existing = find_view(storage, check_name(name))
-    if existing is not None and not overwrite and not dry_run and not _is_same(existing[0], manifest, choice):
+    had = (existing[0].plan_hash, existing[0].choice) if existing else None
+    if had not in (None, (manifest.plan_hash, choice)) and not overwrite and not dry_run:
         raise UsageError(f"{storage.url}: a view {name} that keeps something else exists; `overwrite` replaces it")
     base = read_view(storage, manifest, choice.of) if choice.of else None
     with ExitStack() as opened:
@@ -158,12 +159,8 @@ def select(
         url=f"{storage.url}@{name}",
         samples={split.name: sum(split.kept) for split in splits},
         left_out={split.name: split.left_out for split in splits},
-        unknown=work.unknown,
+        unknown=work.listed.unknown,
     )
-
-
-def _is_same(view: View, manifest: Manifest, choice: Choice) -> bool:
-    return (view.plan_hash, view.choice) == (manifest.plan_hash, choice)
 
 
 def _publish(storage: Storage, view: View, replaces: bool) -> None:
@@ -186,7 +183,7 @@ class Condition:
     """
 
     def __init__(self, text: str, engine: Engine) -> None:
-        self.text, self._engine = text, engine
+        self.text = text
         if len(text) > LONGEST_CONDITION:
             raise self.fault(f"{len(text):,} characters, expected {LONGEST_CONDITION:,} at most")
         parsed = json.loads(engine.rows("SELECT json_serialize_sql(?)", f"SELECT (\n{text}\n)")[0][0])
@@ -201,10 +198,6 @@ class Condition:
     def fault(self, what: str) -> UsageError:
         """Return the error of this condition."""
         return UsageError(f"`where` {quoted(self.text)}: {what}")
-
-    def passed(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Return which rows fulfil the condition; null counts as false. Shape (rows,)."""
-        return self._engine.passed(self, rows)
 
     def _names(self, node: Any) -> Iterator[str]:
         if isinstance(node, list):
@@ -263,7 +256,7 @@ class Engine:
             yield from rows
 
     def passed(self, condition: Condition, rows: pa.Table) -> NDArray[np.bool_]:
-        """Return which rows fulfil a condition."""
+        """Return which rows fulfil a condition; null counts as false. Shape (rows,)."""
         self._connection.register("samples", rows)
         stop = threading.Timer(_LIMIT_S, self._connection.interrupt)
         stop.start()
@@ -284,31 +277,26 @@ class Engine:
         return np.ma.filled(values, False).astype(np.bool_)
 
 
-def read_lists(urls: Iterable[str]) -> frozenset[str]:
-    """Read files with a key, URL or digest in each line; empty lines and those with # are left out.
-
-    Raises:
-        UsageError: There is no such file, or it is too large.
-    """
-    lines: set[str] = set()
-    for url in urls:
-        folder, _, name = url.rpartition("/")
-        data = read_bounded(open_storage(folder or "."), name, MAX_EXCEPT_BYTES, advice="split it")
-        if data is None:
-            raise UsageError(f"{url}: not found; expected a file with a key, URL or digest in each line")
-        lines.update(line.strip() for line in data.decode("utf-8", "replace").splitlines())
-    return frozenset(line for line in lines if line and not line.startswith("#"))
-
-
 class Listed:
     """The lines of lists, and which of them name a sample.
 
     Args:
-        urls: Files as `read_lists` takes them.
+        urls: Files with a key, URL or digest in each line; empty lines and those with # are left out.
+
+    Raises:
+        UsageError: There is no such file.
+        FormatError: It is too large.
     """
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self.lines = read_lists(urls)
+        lines: set[str] = set()
+        for url in urls:
+            folder, _, name = url.rpartition("/")
+            data = read_bounded(open_storage(folder or "."), name, MAX_EXCEPT_BYTES, advice="split it")
+            if data is None:
+                raise UsageError(f"{url}: not found; expected a file with a key, URL or digest in each line")
+            lines.update(line.strip() for line in data.decode("utf-8", "replace").splitlines())
+        self.lines = frozenset(line for line in lines if line and not line.startswith("#"))
         self.matched: set[str] = set()
 
     def named(self, rows: pa.Table, keys: Mapping[str, str] | None = None) -> NDArray[np.bool_]:
@@ -481,14 +469,14 @@ class _Selection(AbstractContextManager["_Selection"]):
         self._data = open_named_data(storage, manifest)
         self._progress = progress
         self._opened, self._spools, self._writes = opened, dict[str, tuple[Path, str]](), False
-        self._listed = Listed(choice.left_out)
+        self.listed = Listed(choice.left_out)
         near = None if choice.dedup in ("", EXACT) else _hashes(choice.dedup)
         self._conditions = [Condition(text, self._engine) for text in choice.where]
         before = f"@{base.view.name}" if base else "@"
         self._texts = list(dict.fromkeys(["", before, *choice.where, EXCEPT, DRAWN, NEAR if near else DUPLICATE]))
         """Reasons; samples that are kept have number 0."""
         names = frozenset().union(*(condition.columns for condition in self._conditions))
-        if self._listed.lines:
+        if self.listed.lines:
             names |= {*NAMING} & manifest.features.keys()
         names |= {near[0]} if near else set()
         self._columns = Columns(manifest, storage, self._data, names)
@@ -515,11 +503,6 @@ class _Selection(AbstractContextManager["_Selection"]):
         self._columns.check()
         for name, (spool, crc32c) in self._spools.items():
             self._storage.publish(spool, name, crc32c)
-
-    @property
-    def unknown(self) -> tuple[str, ...]:
-        """Lines of the lists that name no sample, sorted."""
-        return self._listed.unknown
 
     def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> ViewSplit:
         """Return the part of the view over one split, written unless this is a dry run."""
@@ -573,8 +556,8 @@ class _Selection(AbstractContextManager["_Selection"]):
             dropped[self._base.splits[split.name].numbers(number)] = False
             leave_out(dropped, f"@{self._base.view.name}")
         for condition in self._conditions:
-            leave_out(~condition.passed(table), condition.text)
-        leave_out(self._listed.named(table), EXCEPT)
+            leave_out(~self._engine.passed(condition, table), condition.text)
+        leave_out(self.listed.named(table), EXCEPT)
         if self._choice.sample < 1:
             leave_out(~drawn(table.column("key").to_pylist(), self._choice.sample, self._choice.seed), DRAWN)
         return codes
