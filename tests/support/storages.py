@@ -10,7 +10,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from dataprep.storage import Storage
+import pytest
+
+from dataprep.storage import Storage, gcs_client
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
@@ -18,6 +20,19 @@ from dataprep.storage.local import LocalStorage
 LARGE_BYTES = (17 << 20) + 3
 """Size of an object that is uploaded in several chunks, the last of them odd."""
 SPAWN = get_context("spawn")
+
+
+@pytest.fixture
+def local_storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(tmp_path / "root")
+
+
+@pytest.fixture
+def quick_bucket(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
+    """A bucket whose requests are repeated soon."""
+    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
+    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
+    return GCSStorage(bucket_url)
 
 
 def publish(storage: Storage, name: str, data: bytes, crc32c: str = "") -> None:

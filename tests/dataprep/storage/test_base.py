@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,31 +16,28 @@ from hypothesis import strategies as st
 
 from dataprep.errors import ConflictError, SourceError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage, open_storage
-from dataprep.storage.base import OtherSizeError, read_bounded
+from dataprep.storage.base import FORBIDDEN, OtherSizeError, check_name, check_prefix, read_bounded
 from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes
+from tests.support.samples import examples
+from tests.support.storages import publish
 
 # Resumable uploads begin above 8 MiB; 16 MiB is one chunk of them.
 SIZES = [0, 1, 100_000, 8 << 20, (8 << 20) + 1, (16 << 20) + 1]
 REFUSED_NAMES = ["", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../../b", "a/./b", "a\0b", "a\\..\\b", "a\nb"]
 few_examples = settings(
-    max_examples=25,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=25, derandomize=True, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 name_characters = st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"], exclude_characters="/\\")
 name_parts = st.text(name_characters, min_size=1, max_size=12).filter(lambda part: part not in (".", ".."))
 names = st.lists(name_parts, min_size=1, max_size=3).map("/".join)
+plain_parts = st.text(st.characters(exclude_characters=f"/{FORBIDDEN}"), min_size=1)
+plain_names = st.lists(plain_parts.filter(lambda part: part not in (".", "..")), min_size=1, max_size=4).map("/".join)
 
 
 def spooled(storage: Storage, name: str, data: bytes) -> Path:
     spool = storage.spool_path(name)
     spool.write_bytes(data)
     return spool
-
-
-def publish(storage: Storage, name: str, data: bytes) -> None:
-    storage.publish(spooled(storage, name, data), name, crc32c_of_bytes(data))
 
 
 def names_in(storage: Storage, prefix: str = "") -> list[str]:
@@ -61,7 +58,7 @@ def test_create_refuses_to_replace_other_bytes(storage: Storage) -> None:
         f"{storage.url_of('x')}: another object exists there already: 3 bytes with CRC32C 364b3fb7, expected 4 bytes "
         "with CRC32C 92c80a31; move it away and run the same command again, or choose another output"
     )
-    assert storage.read("x") == b"abc"
+    assert (storage.read("x"), names_in(storage)) == (b"abc", ["x"])
 
 
 def test_an_object_is_replaced_only_if_it_is_the_expected_one(storage: Storage) -> None:
@@ -116,10 +113,11 @@ def test_publishing_the_same_bytes_again_is_success(storage: Storage, num_bytes:
 def test_publish_refuses_to_replace_other_bytes_of_the_same_size(storage: Storage, num_bytes: int) -> None:
     ours, theirs = os.urandom(num_bytes), os.urandom(num_bytes)
     publish(storage, "x", theirs)
+    spool = spooled(storage, "x", ours)
     with pytest.raises(ConflictError, match=f"CRC32C {crc32c_of(theirs):08x}") as caught:
-        publish(storage, "x", ours)
+        storage.publish(spool, "x", crc32c_of_bytes(ours))
     assert f"CRC32C {crc32c_of(ours):08x}" in str(caught.value)
-    assert storage.read("x") == theirs
+    assert (storage.read("x"), names_in(storage), spool.exists()) == (theirs, ["x"], False)
 
 
 def test_publishing_a_spool_file_that_is_gone_says_why(storage: Storage) -> None:
@@ -374,17 +372,6 @@ def test_urls_name_the_storage_and_its_objects(storage: Storage, storage_url: st
     assert storage.reads_in_flight >= (1 if storage.is_local else 32)
 
 
-def test_no_spool_file_outlives_a_conflict(storage: Storage) -> None:
-    storage.create("x", b"1")
-    spool = spooled(storage, "x", b"2")
-    with pytest.raises(ConflictError):
-        storage.publish(spool, "x", crc32c_of_bytes(b"2"))
-    with pytest.raises(ConflictError):
-        storage.create("x", b"3")
-    assert not spool.exists()
-    assert names_in(storage) == ["x"]
-
-
 def test_a_file_is_replaced_where_exactly_the_expected_one_stands(storage):
     def put(data: bytes, expected: bytes) -> bool:
         spool = storage.spool_path("index.parquet")
@@ -400,3 +387,36 @@ def test_a_file_is_replaced_where_exactly_the_expected_one_stands(storage):
     assert put(b"new", b"old")  # again, as after a lost answer
     assert not put(b"newer", b"old")
     assert storage.read("index.parquet") == b"new"
+
+
+# Names
+
+
+@examples
+@given(plain_names)
+def test_a_path_of_plain_parts_is_a_valid_name(name: str):
+    assert check_name(name) == name
+    assert check_prefix(f"{name}/") == check_prefix(name) == name
+    assert not PurePosixPath(name).is_absolute()
+
+
+@examples
+@given(plain_names, st.sampled_from(["", ".", ".."]), st.integers(0, 4))
+def test_a_part_that_is_empty_or_climbs_is_refused(name: str, part: str, at: int):
+    components = name.split("/")
+    components.insert(at, part)
+    with pytest.raises(UsageError, match='must be relative, with parts separated by "/" and none empty'):
+        check_name("/".join(components))
+
+
+@examples
+@given(plain_names, st.sampled_from(FORBIDDEN))
+def test_forbidden_characters_are_refused(name: str, character: str):
+    with pytest.raises(UsageError, match="must hold no backslash, NUL or line end"):
+        check_name(f"{name}{character}x")
+
+
+def test_the_empty_prefix_is_the_root():
+    assert check_prefix("") == ""
+    with pytest.raises(UsageError, match="must be relative"):
+        check_prefix("/")

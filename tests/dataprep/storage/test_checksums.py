@@ -61,8 +61,3 @@ def test_files_and_streams_are_read_in_blocks_to_their_end(tmp_path: Path, num_b
     assert crc32c_of_file(tmp_path / "x") == expected
     digests = digests_of(io.BytesIO(data))
     assert (digests.crc32c, digests.num_bytes) == (expected, num_bytes)
-
-
-def test_a_file_that_cannot_be_read_is_an_error(tmp_path: Path):
-    with pytest.raises(FileNotFoundError):
-        crc32c_of_file(tmp_path / "nothing")

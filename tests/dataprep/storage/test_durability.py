@@ -18,14 +18,10 @@ from dataprep.storage.copies import copy_object
 from dataprep.storage.local import LocalStorage
 from loaders.fetch.cache import DiskCache
 from tests.support.refusals import refuse
-from tests.support.storages import in_process
+from tests.support.storages import in_process, local_storage
 
+storage = local_storage
 LIMIT_BYTES = 1_000_000
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(tmp_path / "root")
 
 
 @pytest.fixture

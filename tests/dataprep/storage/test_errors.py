@@ -16,40 +16,16 @@ from dataprep.storage import errors
 from dataprep.storage.errors import disk_errors
 from dataprep.storage.local import LocalStorage
 from tests.support.small_disk import use_small_disk
-from tests.support.storages import in_process, spool_files
+from tests.support.storages import in_process, local_storage, spool_files
+
+storage = local_storage
+NOBODY = 65534
 
 
 def test_a_missing_object_is_named_as_the_system_names_a_file():
     error = errors.missing("gs://bucket/x")
     assert (error.errno, error.filename) == (errno.ENOENT, "gs://bucket/x")
     assert "No such file" in str(error)
-
-
-def test_a_conflict_names_both_objects():
-    assert errors.conflict("/data/x", (1_000, "AAAAAQ=="), (2_000_000, "4waSgw==")) == (
-        "/data/x: another object exists there already: 2,000,000 bytes with CRC32C e3069283, expected 1,000 bytes with "
-        "CRC32C 00000001; move it away and run the same command again, or choose another output"
-    )
-
-
-def test_a_range_past_the_end_says_where_the_object_ends():
-    said = errors.ends_before("/x", 1_000, 24, 1_010)
-    assert said.startswith("/x: bytes 1,000 to 1,024 were requested, but it ends at 1,010; ")
-    assert errors.bad_range("/x", -1, 5) == "/x: a range must not be negative, got 5 bytes from -1"
-
-
-def test_the_message_about_a_removed_file_says_to_run_the_same_command_again():
-    for said in (errors.spool_gone(Path("/x")), errors.build_gone("/x"), errors.unsettled("/x")):
-        assert said.startswith("/x: ")
-        assert said.endswith("run the same command again: it continues where it stopped")
-
-
-NOBODY = 65534
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(tmp_path / "root")
 
 
 @pytest.mark.parametrize(

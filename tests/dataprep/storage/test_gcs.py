@@ -15,17 +15,11 @@ from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes, crc32c_text
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import FAULTS, HALF_CHUNK, RESET_AFTER, RESET_BODY
-from tests.support.storages import LARGE_BYTES, all_calls, publish
+from tests.support.storages import LARGE_BYTES, all_calls, publish, quick_bucket
 
+storage = quick_bucket
 FAULT_RATE = 0.1
 GO_ON = "run the same command again: it continues where it stopped"
-
-
-@pytest.fixture
-def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
-    return GCSStorage(bucket_url)
 
 
 # Faults
@@ -131,9 +125,6 @@ def test_bytes_that_differ_from_their_checksum_are_refused(storage: GCSStorage, 
     assert storage.stat("x") is None
 
 
-# Permissions
-
-
 # URLs and names
 
 
@@ -166,10 +157,7 @@ def test_a_bucket_without_a_prefix_is_a_storage(gcs: GCSEmulator) -> None:
 
 @pytest.mark.parametrize(
     ("name", "wanted"),
-    [
-        ("é" * 513, "must have at most 1,024 bytes, got 1,0"),
-        ("\udce9", "must be UTF-8 text, got other bytes"),
-    ],
+    [("é" * 513, "must have at most 1,024 bytes, got 1,0"), ("\udce9", "must be UTF-8 text, got other bytes")],
 )
 def test_names_that_a_bucket_cannot_have_are_refused(storage: GCSStorage, name: str, wanted: str) -> None:
     with pytest.raises(UsageError, match=wanted):
@@ -269,11 +257,8 @@ def _wait_for_removal(place):
 
 @pytest.mark.parametrize("put", PUTS)
 def test_an_upload_that_ends_after_the_place_was_taken_leaves_nothing(put, place):
-    def still_ours():
-        raise Taken("taken")
-
     with pytest.raises(Taken):
-        put(place.staged(ROOT, still_ours), "train/a.tar")
+        put(place.staged(ROOT, _raise_taken), "train/a.tar")
     assert list(place.list()) == []
 
 

@@ -15,14 +15,9 @@ from dataprep.storage.checksums import crc32c_of, crc32c_text
 from dataprep.storage.gcs import UPLOAD_CHUNK_BYTES, GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.gcs_proxy import RESET_BODY
-from tests.support.storages import run_python
+from tests.support.storages import quick_bucket, run_python
 
-
-@pytest.fixture
-def storage(bucket_url: str, monkeypatch: pytest.MonkeyPatch) -> GCSStorage:
-    monkeypatch.setattr(gcs_client, "RETRY_FIRST_WAIT_S", 0.002)
-    monkeypatch.setattr(gcs_client, "RETRY_LONGEST_WAIT_S", 0.02)
-    return GCSStorage(bucket_url)
+storage = quick_bucket
 
 
 def test_a_truncated_response_is_not_returned(gcs: GCSEmulator, storage: GCSStorage) -> None:
@@ -53,47 +48,44 @@ def test_range_reads_use_the_credentials_of_google_auth_alone(monkeypatch: pytes
         gcs_client._credentials.cache_clear()
 
 
-def test_64_ranges_are_read_concurrently(bucket_url: str) -> None:
-    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
-        own.create_bucket("dataprep-tests")
-        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
-        storage = GCSStorage(bucket_url)
-        data = os.urandom(64 * 110_000)
-        storage.create("x", data)
-        own.set_latency(200)
-        own.set_together(64)
-        with ThreadPoolExecutor(storage.reads_in_flight) as threads:
-            parts = threads.map(lambda at: storage.read_range("x", at, 110_000), range(0, len(data), 110_000))
-            assert b"".join(parts) == data
-        assert own.stats()["most_in_flight"] == storage.reads_in_flight == 64
+@pytest.fixture
+def own(bucket_url, monkeypatch):
+    """An emulator that may be slow, because no other test uses it."""
+    with GCSEmulator() as emulator:
+        emulator.create_bucket("dataprep-tests")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
+        yield emulator
+
+
+def test_64_ranges_are_read_concurrently(own, bucket_url):
+    storage, data = GCSStorage(bucket_url), os.urandom(64 * 110_000)
+    storage.create("x", data)
+    own.set_latency(200)
+    own.set_together(64)
+    with ThreadPoolExecutor(storage.reads_in_flight) as threads:
+        parts = threads.map(lambda at: storage.read_range("x", at, 110_000), range(0, len(data), 110_000))
+        assert b"".join(parts) == data
+    assert own.stats()["most_in_flight"] == storage.reads_in_flight == 64
 
 
 @pytest.mark.long
-def test_a_slow_link_shared_by_many_reads_is_not_taken_for_a_lost_server(bucket_url: str) -> None:
+def test_a_slow_link_shared_by_many_reads_is_not_taken_for_a_lost_server(own, bucket_url):
     """All of them together take three times as long as an unanswered read may."""
-    patient = gcs_client.Deadlines(lost_s=0.8)
-    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
-        own.create_bucket("dataprep-tests")
-        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
-        data = os.urandom(64 * 50_000)
-        GCSStorage(bucket_url).create("x", data)
-        own.set_bandwidth(len(data) / 2.4)
-        storage = GCSStorage(bucket_url, patient)
-        with ThreadPoolExecutor(64) as threads:
-            parts = threads.map(lambda at: storage.read_range("x", at, 50_000), range(0, len(data), 50_000))
-            assert b"".join(parts) == data
+    storage, data = GCSStorage(bucket_url, gcs_client.Deadlines(lost_s=0.8)), os.urandom(64 * 50_000)
+    GCSStorage(bucket_url).create("x", data)
+    own.set_bandwidth(len(data) / 2.4)
+    with ThreadPoolExecutor(64) as threads:
+        parts = threads.map(lambda at: storage.read_range("x", at, 50_000), range(0, len(data), 50_000))
+        assert b"".join(parts) == data
 
 
-def test_a_reader_that_gives_up_says_how_a_slow_connection_is_borne(bucket_url: str) -> None:
-    with GCSEmulator() as own, pytest.MonkeyPatch.context() as patch:
-        own.create_bucket("dataprep-tests")
-        patch.setenv("STORAGE_EMULATOR_HOST", own.url)
-        GCSStorage(bucket_url).create("x", b"late")
-        own.set_latency(3000)
-        impatient = GCSStorage(bucket_url, gcs_client.Deadlines(lost_s=0.5))
-        for read in (lambda: impatient.read_range("x", 0, 4), lambda: impatient.read("x")):
-            with pytest.raises(StorageError, match=r"fewer requests at a time \(reads_in_flight\).*\(deadline_s\)$"):
-                read()
+def test_a_reader_that_gives_up_says_how_a_slow_connection_is_borne(own, bucket_url):
+    GCSStorage(bucket_url).create("x", b"late")
+    own.set_latency(3000)
+    impatient = GCSStorage(bucket_url, gcs_client.Deadlines(lost_s=0.5))
+    for read in (lambda: impatient.read_range("x", 0, 4), lambda: impatient.read("x")):
+        with pytest.raises(StorageError, match=r"fewer requests at a time \(reads_in_flight\).*\(deadline_s\)$"):
+            read()
 
 
 FORK = """

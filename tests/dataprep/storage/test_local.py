@@ -15,14 +15,9 @@ from dataprep.storage import local
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.local import LocalStorage, put_exclusively
 from tests.support.refusals import refuse
-from tests.support.storages import in_process, publish, spool_files
+from tests.support.storages import in_process, local_storage, publish, spool_files
 
-NOBODY = 65534
-
-
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(tmp_path / "root")
+storage = local_storage
 
 
 # Crashes

@@ -30,11 +30,15 @@ def test_range_file_reads_as_a_file(num_bytes, window_bytes, reads):
             assert file.tell() == expected.tell()
 
 
-def test_reads_within_the_window_are_one_request(storage, monkeypatch):
+@pytest.fixture
+def requests(storage, monkeypatch):
+    found, read_range = [], type(storage).read_range
+    monkeypatch.setattr(type(storage), "read_range", lambda *call: (found.append(call[2:4]), read_range(*call))[1])
+    return found
+
+
+def test_reads_within_the_window_are_one_request(storage, requests):
     storage.create("plan", bytes(300_000))
-    requests = []
-    read_range = type(storage).read_range
-    monkeypatch.setattr(type(storage), "read_range", lambda *call: (requests.append(call[2:4]), read_range(*call))[1])
     file = RangeFile(storage, "plan", 2**20)
     for offset, count in [(299_000, 1000), (0, 4), (100_000, 50_000), (150_000, 10)]:
         file.seek(offset)
@@ -59,11 +63,8 @@ def test_expected_ranges_change_no_byte(num_bytes, expected, reads, gap_bytes):
                 assert (file.seek(offset), file.read(count)) == (plain.seek(offset), plain.read(count))
 
 
-def test_close_ranges_that_are_expected_are_one_request(storage, monkeypatch):
+def test_close_ranges_that_are_expected_are_one_request(storage, requests):
     storage.create("table", bytes(5_000_000))
-    requests = []
-    read_range = type(storage).read_range
-    monkeypatch.setattr(type(storage), "read_range", lambda *call: (requests.append(call[2:4]), read_range(*call))[1])
     file = RangeFile(storage, "table")
 
     def read(offset, count):
@@ -151,10 +152,3 @@ def test_an_error_of_a_range_is_raised_when_its_bytes_are_read(monkeypatch: pyte
         assert [stream.readinto(bytearray(10)) for _ in range(2)] == [10, 10]
         with pytest.raises(StorageError, match="the link broke"):
             stream.readinto(bytearray(10))
-
-
-def test_a_stream_is_readable_and_does_not_seek():
-    with RangeStream(lambda offset, num_bytes: bytes(num_bytes), 5) as stream:
-        assert stream.readable()
-        assert not stream.seekable()
-        assert not stream.writable()

@@ -17,12 +17,9 @@ from dataprep.errors import DataprepError, StorageError
 from dataprep.storage.gcs import GCSStorage
 from dataprep.storage.local import LocalStorage
 from dataprep.storage.spool import Extent, ScratchFile
-from tests.support.storages import SPAWN, run_python, spool_files
+from tests.support.storages import SPAWN, local_storage, run_python, spool_files
 
-
-@pytest.fixture
-def storage(tmp_path: Path) -> LocalStorage:
-    return LocalStorage(tmp_path / "root")
+storage = local_storage
 
 
 def _hold_a_spool_file(root: Path, connection: Connection) -> None:
