@@ -204,9 +204,7 @@ def test_a_range_is_that_part_of_the_object(storage: Storage, data: st.DataObjec
 
 
 @pytest.mark.parametrize(("offset", "num_bytes"), [(0, 11), (9, 2), (10, 1), (11, 0), (50, 1), (0, 1 << 50)])
-def test_a_range_past_the_end_is_an_error_that_says_where_it_ends(
-    storage: Storage, offset: int, num_bytes: int
-) -> None:
+def test_a_range_past_the_end_is_an_error_that_says_where_it_ends(storage, offset, num_bytes):
     storage.create("x", b"0123456789")
     with pytest.raises(StorageError, match=r"were requested, but it ends at 10; it is truncated, or not the file"):
         storage.read_range("x", offset, num_bytes)

@@ -65,9 +65,7 @@ def test_an_error_of_the_last_background_sync_is_raised(tmp_path: Path) -> None:
     assert in_process(_write_while_syncs_fail, tmp_path) == 0
 
 
-def test_write_errors_are_checked_on_a_descriptor_opened_before_the_first_write(
-    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_errors_are_checked_on_a_descriptor_opened_before_the_first_write(storage, monkeypatch):
     """The kernel reports an error once to each open descriptor: a file that is opened afterwards shows nothing."""
     spool = storage.spool_path("x")
     told = {int(path.name) for path in Path("/proc/self/fd").iterdir() if path.resolve() == spool}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.errors import AccessError, DataprepError, FullError, StorageError
+from dataprep.errors import AccessError, FullError, StorageError
 from dataprep.storage import errors
 from dataprep.storage.errors import disk_errors
 from dataprep.storage.local import LocalStorage
@@ -42,9 +42,7 @@ def test_a_missing_object_is_named_as_the_system_names_a_file():
         (errno.EIO, StorageError, "input/output error; check the disk and run the same command again: it continues"),
     ],
 )
-def test_each_error_of_the_disk_names_the_next_step(
-    tmp_path: Path, code: int, kind: type[DataprepError], hint: str
-) -> None:
+def test_each_error_of_the_disk_names_the_next_step(tmp_path, code, kind, hint):
     with pytest.raises(kind, match=hint) as caught, disk_errors(tmp_path / "a/b"):
         raise OSError(code, os.strerror(code))
     assert str(caught.value).startswith(f"{tmp_path}/a/b: ")

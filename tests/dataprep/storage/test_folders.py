@@ -25,9 +25,7 @@ storage = local_storage
 
 @pytest.mark.parametrize("link", ["_build", "_build/tmp"])
 @pytest.mark.parametrize("inside", [True, False])
-def test_nothing_is_spooled_or_removed_through_a_link(
-    storage: LocalStorage, tmp_path: Path, link: str, inside: bool
-) -> None:
+def test_nothing_is_spooled_or_removed_through_a_link(storage, tmp_path, link, inside):
     digits = "0123456789abcdef" * 2
     elsewhere = (storage.root if inside else tmp_path) / "elsewhere"
     (elsewhere / "tmp").mkdir(parents=True)

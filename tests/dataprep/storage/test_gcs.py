@@ -63,9 +63,7 @@ def test_large_objects_are_published_whole_despite_faults(gcs: GCSEmulator, stor
 
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("num_bytes", [1000, LARGE_BYTES])
-def test_an_upload_succeeds_despite_many_faults_of_each_kind(
-    gcs: GCSEmulator, storage: GCSStorage, kind: str, num_bytes: int
-) -> None:
+def test_an_upload_succeeds_despite_many_faults_of_each_kind(gcs, storage, kind, num_bytes):
     gcs.set_faults(0.4, seed=7, kinds=[kind])
     data = os.urandom(num_bytes)
     for number in range(2):
@@ -93,9 +91,7 @@ def test_a_conflict_is_reported_despite_faults(gcs: GCSEmulator, storage: GCSSto
 
 
 @pytest.mark.parametrize("kind", ["429", "503", "reset_before", RESET_BODY])
-def test_a_failing_request_is_an_error_after_the_deadline(
-    gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_failing_request_is_an_error_after_the_deadline(gcs, storage, monkeypatch, kind):
     storage.create("x", b"1")
     monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.1)
     gcs.set_faults(1, kinds=[kind])
@@ -107,9 +103,7 @@ def test_a_failing_request_is_an_error_after_the_deadline(
         assert not isinstance(caught.value, AccessError)
 
 
-def test_an_upload_session_that_never_accepts_a_whole_chunk_is_abandoned(
-    gcs: GCSEmulator, storage: GCSStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_upload_session_that_never_accepts_a_whole_chunk_is_abandoned(gcs, storage, monkeypatch):
     monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 0.5)
     gcs.set_faults(1, kinds=[HALF_CHUNK])
     with pytest.raises(StorageError, match=r"Bytes stream is in unexpected state.*run the same command again"):

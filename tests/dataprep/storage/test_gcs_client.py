@@ -5,11 +5,10 @@ import gzip
 import itertools
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from google.api_core.exceptions import RetryError
@@ -130,9 +129,7 @@ class _RefusingAtFirst(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_read_of_a_whole_object_that_is_refused_is_repeated_for_as_long_as_any_request(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, clock: RetryClock
-):
+def test_a_read_of_a_whole_object_that_is_refused_is_repeated_for_as_long_as_any_request(monkeypatch, caplog, clock):
     """Twenty waits are longer than a lost server is waited for, and shorter than one that refuses."""
     monkeypatch.setattr(gcs_client, "_warned", threading.Event())
     monkeypatch.setattr(gcs_client, "SILENT_S", 0.0)
@@ -204,9 +201,7 @@ def test_a_proxy_of_socks_is_refused_at_once(scheme: str, monkeypatch: pytest.Mo
         (lambda storage: storage.delete("x"), "storage.objects.delete"),
     ],
 )
-def test_a_missing_permission_is_named(
-    gcs: GCSEmulator, storage: GCSStorage, call: Callable[[GCSStorage], Any], permission: str
-) -> None:
+def test_a_missing_permission_is_named(gcs, storage, call, permission):
     gcs.set_faults(1, kinds=["403"])
     wanted = rf"{storage.url}/?x?: permission {permission} is missing; grant it to the account in use, for example with"
     with pytest.raises(AccessError, match=wanted):
@@ -227,9 +222,7 @@ def test_a_missing_bucket_is_named(gcs: GCSEmulator) -> None:
             call()
 
 
-def test_a_bucket_whose_reader_pays_is_read_once_a_project_is_named(
-    gcs: GCSEmulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bucket_whose_reader_pays_is_read_once_a_project_is_named(gcs, monkeypatch):
     gcs.create_bucket("reader-pays", reader_pays=True)
     storage = GCSStorage("gs://reader-pays/data")
     monkeypatch.setenv("GOOGLE_CLOUD_QUOTA_PROJECT", "")

@@ -34,9 +34,7 @@ def _publish_and_die(root: Path, method: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "is_there"), [("link", False), ("unlink", True)])
-def test_a_writer_killed_around_the_link_leaves_all_or_nothing(
-    storage: LocalStorage, method: str, is_there: bool
-) -> None:
+def test_a_writer_killed_around_the_link_leaves_all_or_nothing(storage, method, is_there):
     assert in_process(_publish_and_die, storage.root, method) == -signal.SIGKILL
     assert (storage.stat("train/x") is not None) == is_there
     assert len(spool_files(storage)) == 1
@@ -72,9 +70,7 @@ def test_a_storage_whose_folder_was_removed_writes_nothing(storage: LocalStorage
     assert not (storage.root / "train").exists()
 
 
-def test_an_object_is_durable_before_its_spool_file_goes(
-    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_is_durable_before_its_spool_file_goes(storage, monkeypatch):
     storage.create("train/first", b"")
     steps: list[str] = []
     real: dict[str, Callable[..., Any]] = {"link": os.link, "unlink": os.unlink, "fsync": os.fsync}
@@ -140,9 +136,7 @@ def test_deleting_a_tree_removes_links_and_not_what_they_point_to(storage: Local
 
 
 @pytest.mark.parametrize("code", [errno.ENOTEMPTY, errno.ENOENT])
-def test_deleting_a_tree_that_others_still_change_does_what_it_can(
-    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_deleting_a_tree_that_others_still_change_does_what_it_can(storage, monkeypatch, code):
     storage.create("_build/a/x", b"1")
 
     def refuse(*_: Any, **__: Any) -> NoReturn:
@@ -277,9 +271,7 @@ def _without_links(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("has_links", [True, False])
-def test_a_file_is_moved_only_to_a_name_that_is_free(
-    folders: tuple[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_links: bool
-) -> None:
+def test_a_file_is_moved_only_to_a_name_that_is_free(folders, tmp_path, monkeypatch, has_links):
     source, target = folders
     if not has_links:
         _without_links(monkeypatch)
@@ -300,9 +292,7 @@ def test_other_errors_are_passed_on(folders: tuple[int, int], monkeypatch: pytes
         put_exclusively("nothing", folders[0], "y", folders[1])
 
 
-def test_without_links_and_exclusive_renames_the_system_supports_neither(
-    folders: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_links_and_exclusive_renames_the_system_supports_neither(folders, monkeypatch):
     _without_links(monkeypatch)
     monkeypatch.setattr(local, "_renameat2", lambda: None)
     with pytest.raises(OSError) as caught:

@@ -77,9 +77,7 @@ def test_a_host_leaves_the_spool_files_of_other_hosts(storage: LocalStorage, mon
         assert spool.exists() is not bool(removed)
 
 
-def test_a_spool_file_taken_before_it_was_locked_is_made_again(
-    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spool_file_taken_before_it_was_locked_is_made_again(storage, monkeypatch):
     import fcntl
 
     flock, taken = fcntl.flock, []
@@ -141,9 +139,7 @@ def test_spool_files_are_removed_when_their_process_ends(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_spool_files_of_killed_processes_are_removed_by_the_next_build(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spool_files_of_killed_processes_are_removed_by_the_next_build(tmp_path, monkeypatch):
     done = run_python(SPOOL, TMPDIR=str(tmp_path), DIE="1")
     assert done.returncode == -signal.SIGKILL
     (tmp_path / "precious").mkdir()
