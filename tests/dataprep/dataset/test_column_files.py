@@ -32,10 +32,10 @@ from dataprep.dataset.column_files import (
     value_of,
     value_shapes,
 )
-from dataprep.dataset.records import Manifest, SplitManifest
 from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.storage import open_storage
 from tests.support.json_mutants import mutants
+from tests.support.splits import manifest_of, split_of
 
 KINDS = [
     ColumnType("text"),
@@ -59,23 +59,9 @@ KINDS_AND_VALUES = st.sampled_from(KINDS).flatmap(
 )
 
 
-def manifest_of(*counts):
-    """A dataset of one split with these samples in its shards."""
-    shards = tuple(
-        {"file": f"{n}.tar", "samples": count, "bytes": 9, "sha256": f"{n:064x}", "crc32c": ""}
-        for n, count in enumerate(counts)
-    )
-    entry = {"file": "index/train.parquet", "bytes": 0, "sha256": ""}
-    split = SplitManifest("train", sum(counts), 0, shards, (), {"count": 1, "stored": 1}, {}, {}, entry, entry)
-    return Manifest(
-        "a", "1.0", 1, "webdataset", "plan", 1, {}, (), {}, "", "", (), shuffled=True, checked="decode", partial=False,
-        splits=(split,),
-    )  # fmt: skip
-
-
 def write(root, kind, shards, name="latent"):
     """Write a column with these values of each shard; return the dataset's manifest."""
-    storage, manifest = open_storage(str(root)), manifest_of(*map(len, shards))
+    storage, manifest = open_storage(str(root)), manifest_of(split_of([*map(len, shards)]))
     entries = []
     for number, values in enumerate(shards):
         data = arrow_file(kind, values)
@@ -168,7 +154,7 @@ def test_columns_are_found_by_their_names(tmp_path):
 
 def test_a_shard_without_values_is_said_with_what_makes_them(tmp_path):
     write(tmp_path, ColumnType("text"), [["a"], ["b"]])
-    storage, manifest = open_storage(str(tmp_path)), manifest_of(1, 1, 3)
+    storage, manifest = open_storage(str(tmp_path)), manifest_of(split_of([1, 1, 3]))
     column = read_column(storage, manifest, "latent")
     assert column.lacking("train") == [2]
     with pytest.raises(UsageError, match=r"no values for 1 shard of train.*dataprep map"):
@@ -179,7 +165,7 @@ def test_a_shard_without_values_is_said_with_what_makes_them(tmp_path):
 def test_another_number_of_samples_is_refused(tmp_path):
     write(tmp_path, ColumnType("text"), [["a"], ["b"]])
     with pytest.raises(FormatError, match="1 value for shard 1 of train, which has 2 samples"):
-        read_column(open_storage(str(tmp_path)), manifest_of(1, 2), "latent")
+        read_column(open_storage(str(tmp_path)), manifest_of(split_of([1, 2])), "latent")
 
 
 @pytest.mark.parametrize("kind", [ColumnType("text"), ColumnType("array", "int16", (2, None))])

@@ -36,7 +36,7 @@ from dataprep.dataset.index import (
     spool_row_groups,
 )
 from dataprep.dataset.manifest import MANIFEST, digest_faults, read_manifest, schema_version
-from dataprep.dataset.records import Event, Placement, SplitManifest
+from dataprep.dataset.records import Event, Placement
 from dataprep.errors import FormatError, StorageError
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
@@ -45,6 +45,7 @@ from dataprep.storage.ranges import RangeFile
 from tests.support.adoption import upload
 from tests.support.finished import change_cell, column_values
 from tests.support.parted_index import in_parts, parts_of
+from tests.support.splits import split_of
 
 
 def test_row_groups_and_batches_of_the_index_are_read(damaged):
@@ -60,14 +61,7 @@ def test_an_index_in_a_bucket_is_read(finished, bucket_url):
     storage = open_storage(upload(finished("imagenet-webdataset"), bucket_url))
     index = open_index_file(storage, "index/val.parquet")
     assert len(index.read_group(0)) == index.group_rows[0]
-    assert {
-        row["kind"]
-        for batch in open_events(storage, "index/train-events.parquet").batches(["kind"])
-        for row in batch.to_pylist()
-    } == {
-        "repaired",
-        "rejected",
-    }
+    assert {event.kind for event in read_events(storage, "index/train-events.parquet")} == {"repaired", "rejected"}
 
 
 def test_a_missing_index_is_a_file_not_found_error(damaged):
@@ -108,10 +102,8 @@ def test_missing_values_in_a_required_column_are_refused(damaged, column):
 def test_heights_may_be_missing(damaged):
     copy = damaged("imagenet-webdataset")
     change_cell(copy, "index/train.parquet", "height", None)
-    assert (
-        open_index_file(open_storage(str(copy.root)), "index/train.parquet").read_group(0).column("height").null_count
-        == 1
-    )
+    index = open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+    assert index.read_group(0).column("height").null_count == 1
 
 
 def test_every_bit_of_noise_is_data_or_an_error(damaged):
@@ -137,17 +129,7 @@ def test_a_bucket_that_fails_is_not_a_broken_file(finished, bucket_url, monkeypa
         open_index_file(storage, "index/train.parquet")
 
 
-def split_of(samples: list[int], index) -> SplitManifest:
-    """A split with shards of these samples, which do not exist."""
-    shards = tuple(
-        {"file": f"{shard}.tar", "samples": count, "bytes": 100, "sha256": "", "crc32c": ""}
-        for shard, count in enumerate(samples)
-    )
-    events = {"file": "index/train-events.parquet", "bytes": 0, "sha256": ""}
-    return SplitManifest("train", sum(samples), 0, shards, (), {"count": 1, "stored": 1}, {}, {}, index, events)
-
-
-def publish_rows(storage, samples: list[int]) -> SplitManifest:
+def publish_rows(storage, samples):
     """Publish an index of rows that differ."""
     groups = []
     for shard, count in enumerate(samples):
@@ -357,17 +339,3 @@ def test_events_become_columns_in_their_order(events):
     table = events_table(events)
     assert table.schema.equals(events_schema())
     assert [Event(**row) for row in table.to_pylist()] == events
-
-
-def test_file_of_other_columns_is_refused_as_events(tmp_path):
-    storage = open_storage(str(tmp_path))
-    with pytest.raises(FileNotFoundError):
-        read_events(storage, "index/train-events.parquet")
-    publish_row_groups(
-        storage,
-        events_file("train"),
-        iter([events_table(EVENTS).drop_columns("detail")]),
-        events_table([]).drop_columns("detail").schema,
-    )
-    with pytest.raises(FormatError, match=r"events\.parquet: columns .*; expected key, kind, reason, detail; build it"):
-        read_events(storage, "index/train-events.parquet")

@@ -35,13 +35,8 @@ def test_manifest_is_read_back_with_the_same_bytes(dataset):
 def test_manifest_records_what_the_build_did(dataset):
     manifest = read_manifest(dataset)
     train, val = manifest.splits
-    assert (manifest.name, manifest.format, manifest.checked, manifest.revision) == (
-        "imagenet",
-        "tfrecord",
-        "decode",
-        1,
-    )
-    assert (train.name, val.name) == ("train", "val")
+    described = manifest.name, manifest.format, manifest.checked, manifest.revision, train.name, val.name
+    assert described == ("imagenet", "tfrecord", "decode", 1, "train", "val")
     assert train.samples + sum(train.rejected.values()) == 120
     assert sum(train.class_counts) == train.samples == sum(shard["samples"] for shard in train.shards)
     assert train.num_bytes == sum(shard["bytes"] for shard in train.shards)
@@ -88,7 +83,13 @@ def test_an_unknown_major_version_is_refused(dataset, tmp_path):
         read_manifest(changed(dataset, tmp_path, schema_version="3.0"))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "{", '{"schema_version": "1.0"}', "\x00\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", "{", '{"schema_version": "1.0"}', "\x00\xff", "[" * 100_000),
+        '{"schema_version": "1.0", "splits": [3]}',
+    ],
+)
 def test_files_that_are_no_manifest_are_refused(tmp_path, text):
     (tmp_path / MANIFEST).write_bytes(text.encode("latin-1"))
     with pytest.raises(FormatError, match=r"dataset\.json: "):
@@ -131,13 +132,6 @@ def test_a_manifest_above_the_size_limit_is_not_read(tmp_path):
     with (tmp_path / MANIFEST).open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(FormatError, match=r"dataset\.json: 1,099,511,627,776 bytes, expected at most 268,435,456"):
-        read_manifest(open_storage(str(tmp_path)))
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"schema_version": "1.0", "splits": [3]}'])
-def test_json_of_another_shape_is_no_manifest(tmp_path, text):
-    (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(FormatError, match=r"dataset\.json: "):
         read_manifest(open_storage(str(tmp_path)))
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.dataset.index import publish_row_groups
-from dataprep.dataset.records import Change, Manifest, SplitManifest
+from dataprep.dataset.records import Change
 from dataprep.dataset.revisions import (
     change_faults,
     changes_after,
@@ -24,39 +24,7 @@ from dataprep.dataset.revisions import (
 )
 from dataprep.errors import FormatError
 from dataprep.storage import open_storage
-
-
-def a_split(name, samples):
-    """A split with shards of these samples, which do not exist."""
-    shards = tuple(
-        {"file": f"{shard}.tar", "samples": count, "bytes": 0, "sha256": "", "crc32c": ""}
-        for shard, count in enumerate(samples)
-    )
-    entry = {"file": f"index/{name}.parquet", "bytes": 0, "sha256": ""}
-    return SplitManifest(name, sum(samples), 0, shards, (), {"count": 1, "stored": 1}, {}, {}, entry, entry)
-
-
-def a_manifest(split, changes):
-    """The manifest of the third revision of one split."""
-    return Manifest(
-        name="folder",
-        schema_version="1.1",
-        revision=3,
-        format="webdataset",
-        plan_hash="",
-        order_version=1,
-        options={},
-        sources=(),
-        codecs={},
-        licence="",
-        origin="",
-        classes=(),
-        shuffled=True,
-        checked="decode",
-        partial=False,
-        splits=(split,),
-        changes=changes,
-    )
+from tests.support.splits import manifest_of, split_of
 
 
 @given(st.lists(st.booleans(), max_size=60))
@@ -86,9 +54,8 @@ def _changed(root, removed, keys):
     storage = open_storage(str(root))
     table = removed_table(removed, keys, "2026-01-01T00:00:00Z")
     entry = publish_row_groups(storage, removed_file(2, "train"), iter([table]), removed_schema())
-    split = a_split("train", [3, 0, 4])
     changes = (Change(2, "train", "removed", 2, 3 + len(keys), entry), Change(3, "train", "added", 2, 3))
-    return storage, a_manifest(split, changes)
+    return storage, manifest_of(split_of([3, 0, 4]), revision=3, changes=changes)
 
 
 def test_a_sample_is_followed_through_the_revisions(tmp_path):
@@ -153,5 +120,5 @@ def test_no_chain_leads_over_a_revision_that_says_nothing(tmp_path):
     ],
 )
 def test_changes_that_contradict_the_manifest_are_faults(changes, fault):
-    manifest = a_manifest(a_split("train", [3, 0, 4]), changes)
+    manifest = manifest_of(split_of([3, 0, 4]), revision=3, changes=changes)
     assert any(fault in found for found in change_faults(manifest)), list(change_faults(manifest))
