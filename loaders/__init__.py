@@ -89,46 +89,30 @@ __all__ = [
     "transform_polygons",
 ]
 
-_MODULES = {
-    "AlbumentationsTransform": "loaders.decode.transforms",
-    "AnnotationFields": "loaders.decode.annotations",
-    "AnnotationTransform": "loaders.decode.annotations",
-    "Annotations": "loaders.decode.annotations",
-    "Batch": "loaders.engine.batch",
-    "Loader": "loaders.loader",
-    "LoaderConfig": "loaders.config",
-    "LoaderSettings": "loaders.config",
-    "MetricsCallback": "loaders.metrics.callback",
-    "Mixture": "loaders.mixtures.loader",
-    "MixtureSource": "loaders.mixtures.dataset",
-    "PackBatch": "loaders.engine.batch",
-    "PackLoader": "loaders.loader",
-    "Packs": "loaders.packs",
-    "PilTransform": "loaders.decode.transforms",
-    "RowView": "loaders.decode.crop",
-    "TorchvisionTransform": "loaders.decode.transforms",
-    "ViewBatch": "loaders.engine.batch",
-    "ViewLoader": "loaders.loader",
-    "Views": "loaders.config",
-    "mixture": "loaders.mixtures.loader",
-    "open_decoder": "loaders.decode.decoders",
-    "open_loader": "loaders.loader",
-    "open_packs": "loaders.loader",
-    "open_views": "loaders.loader",
-    "read_fields": "dataprep.formats.fields",
-    "transform_boxes": "loaders.decode.annotations",
-    "transform_keypoints": "loaders.decode.annotations",
-    "transform_masks": "loaders.decode.annotations",
-    "transform_points": "loaders.decode.annotations",
-    "transform_polygons": "loaders.decode.annotations",
-    "TorchBatches": "loaders.torch",
-    "TorchSamples": "loaders.torch",
+_PLACES = {
+    "dataprep.formats.fields": ("read_fields",),
+    "loaders.config": ("LoaderConfig", "LoaderSettings", "Views"),
+    "loaders.decode.annotations": (
+        *("AnnotationFields", "AnnotationTransform", "Annotations", "transform_boxes", "transform_keypoints"),
+        *("transform_masks", "transform_points", "transform_polygons"),
+    ),
+    "loaders.decode.crop": ("RowView",),
+    "loaders.decode.decoders": ("open_decoder",),
+    "loaders.decode.transforms": ("AlbumentationsTransform", "PilTransform", "TorchvisionTransform"),
+    "loaders.engine.batch": ("Batch", "PackBatch", "ViewBatch"),
+    "loaders.loader": ("Loader", "PackLoader", "ViewLoader", "open_loader", "open_packs", "open_views"),
+    "loaders.metrics.callback": ("MetricsCallback",),
+    "loaders.mixtures.dataset": ("MixtureSource",),
+    "loaders.mixtures.loader": ("Mixture", "mixture"),
+    "loaders.packs": ("Packs",),
+    "loaders.torch": ("TorchBatches", "TorchSamples"),
 }
-"""Modules of the public names, and of two names of PyTorch's that users look for here; `import *` leaves these out."""
+"""Public names by module, and two names of PyTorch's that users look for here; `import *` leaves these out."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `import loaders` is cheap."""
-    if name not in _MODULES:
-        raise AttributeError(f"module 'loaders' has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    for module, names in _PLACES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module 'loaders' has no attribute {name!r}")

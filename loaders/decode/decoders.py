@@ -116,17 +116,7 @@ class Decoder(ABC):
                 raise ImageError(f"not an image of a known format: {error}; expected a JPEG") from error
 
     def decode_many(self, images: Files, views: Sequence[View], out_NHWC: Pixels, rows: Sequence[int]) -> Reasons:
-        """Write image i, seen through views[i], to out_NHWC[rows[i]].
-
-        Args:
-            images: Encoded files.
-            views: One for each image.
-            out_NHWC: C-contiguous; its images have the size of the views' outputs.
-            rows: Row of `out_NHWC` for each image.
-
-        Returns:
-            For each image None, or the reason that it could not be decoded; its row is then filled with 0.
-        """
+        """Write image i, seen through views[i], to out_NHWC[rows[i]]; see `decode_views`."""
         return self.decode_views(images, [(view,) for view in views], (out_NHWC[:, None],), rows)
 
     def decode_views(
@@ -160,7 +150,7 @@ class Decoder(ABC):
     def decode_letterboxes(
         self, images: Files, views: Sequence[View], out_NHWC: Pixels, rows: Sequence[int]
     ) -> Reasons:
-        """Write the complete image i to the middle of out_NHWC[rows[i]], and 0 around it; see `decode_many`."""
+        """Write the complete image i to the middle of out_NHWC[rows[i]], and 0 around it; see `decode_views`."""
         reasons = []
         for data, view, row in zip(images, views, rows, strict=True):
             height, width, out_HWC = view.resized_height, view.resized_width, out_NHWC[row]
@@ -237,8 +227,8 @@ def open_decoder(interpolation: Interpolation = "bicubic", backend: Backend = "a
     """Open the best decoder that is installed.
 
     Args:
-        interpolation: Interpolation of a view. backend: `auto` takes the extension if it was built, else the libraries,
-            with one warning.
+        interpolation: Interpolation of a view.
+        backend: `auto` takes the extension if it was built, else the libraries, with one warning.
 
     Raises:
         UsageError: A name is unknown, or `backend` is `extension`, which was not built.
@@ -521,16 +511,9 @@ _LEAST_SAVED = 16
 
 
 def without_lower_rows(data: bytes | memoryview, rows: int) -> bytes | bytearray | memoryview:
-    """Return a JPEG that begins with the same rows, and ends soon after the first `rows` ones.
-
-    Args:
-        data: The file.
-        rows: Number of rows that are needed, from the top.
-
-    Returns:
-        A copy with a smaller height in its header; the file itself if that saves little, if rows are not coded from top
-        to bottom, or if the header is unusual.
-    """
+    """Return a JPEG that begins with the same rows, and ends soon after the first `rows` ones: a copy with a smaller
+    height in its header; the file itself if that saves little, if rows are not coded from top to bottom, or if the
+    header is unusual."""
     found = _find_height(data)
     if found is None:
         return data
@@ -563,4 +546,4 @@ def _find_height(data: bytes | memoryview) -> tuple[int, int] | None:
 
 
 def _number(data: bytes | memoryview, at: int) -> int:
-    return int(data[at]) << 8 | data[at + 1]
+    return int.from_bytes(data[at : at + 2], "big")

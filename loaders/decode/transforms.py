@@ -53,7 +53,18 @@ _HALF_PIXEL = 0.5
 """Middle of a pixel: torchvision's flips and albumentations count points from pixel middles, but boxes from edges."""
 
 
-class TorchvisionTransform(SeededTransform, AnnotationTransform):
+class _AnnotatedTransform(SeededTransform, AnnotationTransform):
+    """A transform of a library that also takes annotations."""
+
+    def augment(
+        self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
+    ) -> tuple[NDArray[np.uint8], Annotations]:
+        """Augment an image and its annotations; only the image if `fields` is not set."""
+        result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
+        return result
+
+
+class TorchvisionTransform(_AnnotatedTransform):
     """Turn a transform of `torchvision.transforms.v2` into a loader's `transform`.
 
         from torchvision.transforms import v2
@@ -74,13 +85,6 @@ class TorchvisionTransform(SeededTransform, AnnotationTransform):
         if not callable(augment):
             raise UsageError(f"augment must be a transform of torchvision.transforms.v2, got {augment!r}")
         self._augment = augment
-
-    def augment(
-        self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
-    ) -> tuple[NDArray[np.uint8], Annotations]:
-        """Augment an image and its annotations; only the image if `fields` is not set."""
-        result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
-        return result
 
     def _draw(
         self, seed: int, image_HWC: NDArray[np.uint8], annotations: Annotations
@@ -155,7 +159,7 @@ def _pixels(image: Any) -> NDArray[np.uint8]:
     return pixels.transpose(1, 2, 0) if pixels.ndim == len("CHW") else pixels
 
 
-class AlbumentationsTransform(SeededTransform, AnnotationTransform):
+class AlbumentationsTransform(_AnnotatedTransform):
     """Turn a transform of albumentations 2 into a loader's `transform`.
 
         import albumentations as A
@@ -185,13 +189,6 @@ class AlbumentationsTransform(SeededTransform, AnnotationTransform):
         self._label_fields: tuple[str, ...] = ()
         if fields is not None:
             self._check_params(fields)
-
-    def augment(
-        self, image_HWC: NDArray[np.uint8], annotations: Annotations, rng: np.random.Generator
-    ) -> tuple[NDArray[np.uint8], Annotations]:
-        """Augment an image and its annotations; only the image if `fields` is not set."""
-        result: tuple[NDArray[np.uint8], Annotations] = self._seeded(rng, image_HWC, annotations)
-        return result
 
     def _draw(
         self, seed: int, image_HWC: NDArray[np.uint8], annotations: Annotations
