@@ -78,11 +78,8 @@ class _FolderFields:
         return {name: values[name] for name in self._names}
 
     def _line_starts(self) -> NDArray[np.int64]:
-        """Return the start of each line, and the end of the last one; the file is compared with the manifest.
-
-        Raises:
-            VerificationError: The file is not the one in the manifest, so no single image is at fault.
-        """
+        """Return the start of each line, and the end of the last one; the file is compared with the manifest. Raises
+        VerificationError if the file is not the one in the manifest, so no single image is at fault."""
         with self._lock:
             if self._starts is None:
                 where = self._storage.url_of(self._name)
@@ -122,11 +119,8 @@ class Origin(NamedTuple):
     """Label in the mixture for each of the dataset's own; None: labels stay as they are."""
 
     def label_of(self, label: int) -> int:
-        """Return the label in the mixture for one of the dataset's own.
-
-        Raises:
-            FormatError: The dataset has no class of this label.
-        """
+        """Return the label in the mixture for one of the dataset's own. Raises FormatError if the dataset has no class
+        of this label."""
         if self.labels is None or label == NO_LABEL:
             return label
         if not 0 <= label < len(self.labels):
@@ -193,11 +187,8 @@ class Dataset:
         return self.split.repeats["count"] // self.split.repeats["stored"]
 
     def with_columns(self, names: tuple[str, ...], deadline_s: float) -> Self:
-        """Return the dataset with the columns among these names of fields.
-
-        Raises:
-            UsageError: A column lacks values for shards of the split, because it is older than they are.
-        """
+        """Return the dataset with the columns among these names of fields. Raises UsageError if a column lacks values
+        for shards of the split, because it is older than they are."""
         storage, found = with_deadline(self._index_storage, deadline_s), dict[str, OpenedColumn]()
         for name in names:
             if name in self.manifest.features:
@@ -293,11 +284,7 @@ class Dataset:
 
     def open_fields(self, names: tuple[str, ...]) -> ReadFields:
         """Return a reader of fields that are stored with each image, such as a caption. It reads nothing before its
-        first call.
-
-        Raises:
-            UsageError: The dataset has no such fields.
-        """
+        first call. Raises UsageError if the dataset has no such fields."""
         name, features = self.manifest.format, self.manifest.features
         check_fields(name, names, features)
         if FORMATS[name].one_file_per_image:
@@ -397,11 +384,8 @@ def open_dataset(
 
 
 def grown(known: Dataset) -> Dataset:
-    """Wait for a larger index of a folder whose images are not all known, and open it.
-
-    Raises:
-        SourceError: The data cannot be indexed, or have changed since they were listed for the smaller index.
-    """
+    """Wait for a larger index of a folder whose images are not all known, and open it. Raises SourceError if the data
+    cannot be indexed, or have changed since they were listed for the smaller index."""
     assert known.growth is not None
     url = known.growth.next()
     dataset = open_dataset(url, known.split.name, "off", compare=False)

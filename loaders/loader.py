@@ -303,11 +303,7 @@ class Loader:
 
     def _check_fields(self, check: Callable[[tuple[str, ...]], None]) -> None:
         """Check the fields of the settings; if only the fields with the size of annotations are missing, the error says
-        how to do without them.
-
-        Args:
-            check: Raises UsageError for fields that the dataset does not have.
-        """
+        how to do without them. `check` raises UsageError for fields that the dataset does not have."""
         from loaders.decode.annotations import WITHOUT_SIZE, size_fields
 
         size = size_fields(self.config.transform)
@@ -393,11 +389,8 @@ class Loader:
         self._end()
 
     def _grow(self) -> bool:
-        """Wait for a larger index of a folder, and continue with it; False if all images are known.
-
-        Raises:
-            SourceError: The data cannot be indexed, or have changed.
-        """
+        """Wait for a larger index of a folder, and continue with it; False if all images are known. Raises SourceError
+        if the data cannot be indexed, or have changed."""
         growth = self._growth
         if growth is None:
             return False
@@ -565,10 +558,8 @@ class Loader:
 
     def _batches_after(self, state: Mapping[str, Any]) -> tuple[tuple[Batches, ...], int]:
         """Return the sizes of the batches after a state, () if they never changed, and the number of the next one.
-
-        Raises:
-            UsageError: The position is not one between two batches, or not one of an evaluation with this batch size.
-        """
+        Raises UsageError if the position is not one between two batches, or not one of an evaluation with this batch
+        size."""
         position, then = state["position"], self._reached(state)["batch_size"]
         size = next((size for start, size in reversed(self._ramp) if position >= start), self.config.batch_size)
         first, start = state.get("batches", (0, 0))

@@ -108,12 +108,8 @@ class Batches(NamedTuple):
 
 
 def ramped(first: Batches, sizes: Sequence[tuple[int, int]]) -> tuple[Batches, ...]:
-    """Return batches, and those of other sizes that follow them.
-
-    Args:
-        first: Batches of the first size.
-        sizes: Position and size, ascending: the size of all batches that begin there or later.
-    """
+    """Return batches, and those of other sizes that follow them. `sizes` are ascending positions, each with the size of
+    all batches that begin there or later."""
     found = [first]
     for position, size in sizes:
         number, start, before = found[-1]
@@ -201,11 +197,8 @@ class Order:
         return *self.earlier, Epochs(self.first_epoch, self.start, self.epoch_samples)
 
     def lap_at(self, position: int) -> Lap:
-        """Return the lap that a global position belongs to.
-
-        Raises:
-            UsageError: The position is before the first one of an order that continues another.
-        """
+        """Return the lap that a global position belongs to. Raises UsageError if the position is before the first one
+        of an order that continues another."""
         if position < self.start:
             for lap in self.left:
                 if lap.first <= position < lap.stop:
@@ -244,19 +237,12 @@ class Order:
         return found.number + (position - found.position) // found.size
 
     def first_batch(self, epoch: int) -> int:
-        """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped.
-
-        Raises:
-            UsageError: There is no such epoch.
-        """
+        """Return the number of an epoch's first batch; batches run on across epochs, and nothing is dropped. Raises
+        UsageError if there is no such epoch."""
         return self.batch_at(self.first_position(epoch))
 
     def first_position(self, epoch: int) -> int:
-        """Return an epoch's first position.
-
-        Raises:
-            UsageError: There is no such epoch.
-        """
+        """Return an epoch's first position. Raises UsageError if there is no such epoch."""
         epochs = self._epochs_of(epoch)
         return epochs.start + (epoch - epochs.first) * epochs.samples
 
@@ -273,11 +259,8 @@ class Order:
         return -(-self.epoch_samples // self.global_batch)
 
     def first_equal_batch(self, epoch: int) -> int:
-        """Return the number of an epoch's first batch if each epoch has `equal_steps` batches.
-
-        Raises:
-            UsageError: There is no such epoch.
-        """
+        """Return the number of an epoch's first batch if each epoch has `equal_steps` batches. Raises UsageError if
+        there is no such epoch."""
         first, start, steps = self._in_batches(self._epochs_of(epoch))
         return start + (epoch - first) * steps
 
@@ -438,13 +421,7 @@ def stored_picks(
     shard_samples: Sequence[int], *, first: int = 0, step: int = 1, samples_per_block: int = 1
 ) -> Iterator[Pick]:
     """Yield the samples in the stored order: at position `first` and at every `step`-th position after it, to the end.
-
-    Args:
-        shard_samples: Number of samples in each shard.
-        first: First position.
-        step: Distance between two positions.
-        samples_per_block: Samples that are read at once; 1 if other ranks have a share of every block.
-    """
+    With a step of 1 up to `samples_per_block` are read at once; otherwise other ranks have a share of every block."""
     at_once = samples_per_block if step == 1 else 1
     before = 0
     for shard, samples in enumerate(shard_samples):

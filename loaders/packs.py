@@ -179,14 +179,8 @@ def _scaled(packs: Packs, wanted_RM: NDArray[np.int64], factor_R1: NDArray[np.in
 def _grids(
     budget_N: NDArray[np.int64], heights_N: NDArray[np.int64], widths_N: NDArray[np.int64], *, fill: bool
 ) -> NDArray[np.int32]:
-    """Return the grid of each image that costs least, shape (N, 2).
-
-    Args:
-        budget_N: Maximum number of tokens of each image, 1 or more.
-        heights_N: Heights, pixels.
-        widths_N: Widths, pixels.
-        fill: True: tokens that are left over cost, too. False: only a difference from the image's shape costs.
-    """
+    """Return the grid of each image that costs least, shape (N, 2), within a budget of tokens. With `fill` tokens that
+    are left over cost, too; otherwise only a difference from the image's shape costs."""
     grids_CN2 = _candidates(budget_N, heights_N, widths_N)
     rows_CN, columns_CN = grids_CN2[..., 0], grids_CN2[..., 1]
     shape_CN = (columns_CN * heights_N) / (rows_CN * widths_N)

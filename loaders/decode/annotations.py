@@ -299,14 +299,7 @@ def _crossings(
     points: NDArray[np.float64], after: NDArray[np.float64], first: NDArray[np.int64], stop: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return for each line of pixels and edge that cross: the line, and the first column whose middle is not left of
-    the crossing.
-
-    Args:
-        points: Start of each edge, (P, 2).
-        after: End of each edge.
-        first: First line whose middle the edge reaches.
-        stop: First line after it that the edge no longer reaches.
-    """
+    the crossing. Edges go from `points` to `after`, both (P, 2), and reach the middles of lines `first` to `stop`."""
     counts = stop - first
     edges = np.repeat(np.arange(len(points)), counts)
     lines = np.arange(len(edges)) - np.repeat(np.cumsum(counts) - counts, counts) + first[edges]
@@ -475,11 +468,8 @@ def size_fields(transform: object) -> tuple[str, ...]:
 
 
 def carried(fields: Mapping[str, Any], wanted: AnnotationFields, view: RowView) -> Annotations:
-    """Return the annotations of a row, from the stored values of a sample's fields.
-
-    Raises:
-        FormatError: The field holds no columns of objects, a column is missing, or its values are not annotations.
-    """
+    """Return the annotations of a row, from the stored values of a sample's fields. Raises FormatError if the field
+    holds no columns of objects, a column is missing, or its values are not annotations."""
     columns = _columns(fields, wanted)
     try:
         size = None if wanted.size is None else (int(fields[wanted.size[0]]), int(fields[wanted.size[1]]))
@@ -540,13 +530,8 @@ def _numbers(columns: Mapping[str, Sequence[Any]], name: str) -> NDArray[np.floa
 def placed_keypoints(
     points: NDArray[np.float64], before: NDArray[np.float64], image_HWC: NDArray[np.uint8]
 ) -> NDArray[np.float64]:
-    """Return keypoints at new places; points outside the image, and points without a label, become (0, 0, 0).
-
-    Args:
-        points: (N, K, 2): x and y after an augmentation.
-        before: (N, K, 3): the keypoints before it.
-        image_HWC: The image after it.
-    """
+    """Return keypoints at new places; points outside the image, and points without a label, become (0, 0, 0). `points`,
+    (N, K, 2), are x and y after an augmentation, `before`, (N, K, 3), the keypoints before it."""
     height, width = image_HWC.shape[:2]
     inside = ((points >= 0) & (points < (width, height))).all(axis=-1) & (before[..., 2] > 0)
     found: NDArray[np.float64] = np.where(inside[..., None], np.concatenate([points, before[..., 2:]], axis=-1), 0.0)

@@ -101,11 +101,8 @@ class Decoder(ABC):
         return f"{zlib.crc32(found):08x}"
 
     def image_size(self, data: bytes | memoryview) -> tuple[int, int]:
-        """Return height and width in pixels, from the header.
-
-        Raises:
-            ImageError: The bytes are not an image of a known format.
-        """
+        """Return height and width in pixels, from the header. Raises ImageError if the bytes are not an image of a
+        known format."""
         try:
             return self._jpeg_size(data)
         except (ValueError, KeyError):  # KeyError: a colour space that simplejpeg has no name for
@@ -378,11 +375,7 @@ class _LibraryDecoder(Decoder):
 
 
 def _decode_rows(data: bytes | memoryview, rows: int) -> Pixels:
-    """Decode at least the first `rows` rows of a JPEG.
-
-    Raises:
-        ValueError: It cannot be decoded.
-    """
+    """Decode at least the first `rows` rows of a JPEG. Raises ValueError if it cannot be decoded."""
     import simplejpeg
 
     shorter = without_lower_rows(data, rows)
@@ -423,11 +416,7 @@ def image_of_patches(patches_TV: Pixels, columns: int) -> Pixels:
 
 
 def check_views(views: Sequence[View], height: int, width: int, outs_HWC: Sequence[Pixels]) -> None:
-    """Refuse views that would take too much memory, or that reach outside the image.
-
-    Raises:
-        ValueError: The text is the reason. The libraries raise the same type, and callers treat both alike.
-    """
+    """Raise ValueError, as the libraries do, for views that would take too much memory, or reach outside the image."""
     for view, out_HWC in zip(views, outs_HWC, strict=True):
         if height * width > MAX_PIXELS:
             raise ValueError(f"more than {MAX_PIXELS:,} pixels")

@@ -114,11 +114,8 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def pickled(transform: object) -> bytes:
-    """Return a pickled transform for another process.
-
-    Raises:
-        UsageError: The other process could not load the transform.
-    """
+    """Return a pickled transform for another process. Raises UsageError if the other process could not load the
+    transform."""
     try:
         data = pickle.dumps(transform)
     except Exception as error:

@@ -286,13 +286,7 @@ class BatchPlan:
 def rows_per_part(
     config: LoaderConfig, mesh_shape: Mapping[str, int], axes: tuple[str, ...], host_rank: tuple[int, int]
 ) -> int:
-    """Return the rows of the global batch that one part of the mesh gets.
-
-    Args:
-        config: Settings of this process's loader.
-        mesh_shape: Sizes of the mesh's axes.
-        axes: Axes along which the batch is cut.
-        host_rank: Number of this process, and the number of processes.
+    """Return the rows of the global batch that one part of the mesh gets if the batch is cut along these axes.
 
     Raises:
         UsageError: The loader has another rank than this process, the mesh has no such axis, or its parts would differ

@@ -92,11 +92,8 @@ class BatchWatch:
         self._still = Standstill(lambda: activity.count, stall_s)
 
     def wait(self, attempt: Callable[[float], T | None]) -> T:
-        """Call `attempt` until it returns something; its argument says for how many seconds it may wait.
-
-        Raises:
-            StorageError: There was no progress for too long; the message says what hangs.
-        """
+        """Call `attempt` until it returns something; its argument says for how many seconds it may wait. Raises
+        StorageError if there was no progress for too long; the message says what hangs."""
         while (found := attempt(self._still.poll_s)) is None:
             require_progress(
                 self._still,
@@ -120,11 +117,8 @@ class BatchWatch:
 
 
 def require_progress(still: Standstill, stall_s: float, what: str, details: Callable[[], str], advice: str) -> None:
-    """Check once for progress: warn on stderr after a minute without any, and raise an error after the limit.
-
-    Raises:
-        StorageError: There was no progress for too long.
-    """
+    """Check once for progress: warn on stderr after a minute without any, and raise an error after the limit. Raises
+    StorageError if there was no progress for too long."""
     still.look()
     if still.is_over:
         idle = minutes(still.idle_s)
@@ -607,11 +601,7 @@ class Pipeline:
 
     def _skip(self, rows: Rows, image: _Image, error: DataprepError) -> None:
         """Leave a row masked and count the reason, or raise the error; always raise it if the fault is not the image's
-        but the storage's, such as a disk that is gone.
-
-        Raises:
-            StorageError: The loader was closed.
-        """
+        but the storage's, such as a disk that is gone. Raises StorageError if the loader was closed."""
         if self._closed:
             raise StorageError(CLOSED)
         if self._config.on_error == "raise" or not isinstance(error, FormatError | ImageError):

@@ -94,7 +94,9 @@ class DiskCache:
             return
         name, temporary = _name(key), f"{uuid.uuid4().hex}.tmp"
         try:
-            if self._exists(name) or not self._reserve(temporary, HEADER.size + len(data)):
+            if os.access(name, os.F_OK, dir_fd=self._descriptor, follow_symlinks=False) or not self._reserve(
+                temporary, HEADER.size + len(data)
+            ):
                 return
             with self._opened(temporary, os.O_WRONLY) as file:
                 file.write(HEADER.pack(MAGIC, crc32c_of(data)))
@@ -109,13 +111,6 @@ class DiskCache:
         if flags == os.O_RDONLY:
             return open(descriptor, "rb", buffering=0)
         return open(descriptor, "r+b" if flags & os.O_RDWR else "wb")  # buffered, so that a partial write is continued
-
-    def _exists(self, name: str) -> bool:
-        try:
-            os.stat(name, dir_fd=self._descriptor, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _remove(self, name: str) -> None:
         with suppress(OSError):
@@ -200,10 +195,7 @@ def _name(key: str) -> str:
 
 def private_folder(folder: Path) -> tuple[Path, int]:
     """Open the folder of a cache, and create it if it is missing: the named folder if it is private, else one below it.
-
-    Raises:
-        OSError: The folder cannot be created, or belongs to another user.
-    """
+    Raises OSError if the folder cannot be created, or belongs to another user."""
     for place in (folder, folder / f"dataprep-{os.geteuid()}"):
         with suppress(FileExistsError):
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -124,11 +124,8 @@ class ColumnIndex:
             self._places.get(shard, self._read)
 
     def range_of(self, piece: Piece) -> ValueRange:
-        """Return the range with the values of a piece; the range of a view has values between them, too.
-
-        Raises:
-            FormatError: The file's offsets or shapes, or the view, are damaged.
-        """
+        """Return the range with the values of a piece; the range of a view has values between them, too. Raises
+        FormatError if the file's offsets or shapes, or the view, are damaged."""
         file, first, stop = self._files[piece.shard], piece.first, piece.stop
         if not self.kind.is_free and self._kept is None:
             size = self.kind.item_bytes

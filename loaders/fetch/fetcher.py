@@ -248,14 +248,7 @@ class Fetcher(ABC):
         return Record(data[at : at + int(entries.record_bytes[entry])], image)
 
     def _read_range(self, storage: Storage, file: str, offset: int, num_bytes: int, file_bytes: int) -> bytes:
-        """Read a part of a file, or all of it.
-
-        Args:
-            storage: Storage of the file.
-            file: The stored object: a shard, or the file of one image.
-            offset: First byte.
-            num_bytes: Number of bytes.
-            file_bytes: Size of the object according to the index.
+        """Read a part of a stored object, a shard or the file of one image, or all of it.
 
         Raises:
             FormatError: The file of one image is missing or has another size: a fault of this image.
@@ -338,19 +331,14 @@ class _DiskValues:
         return [values[number] for values in self._found]
 
 
+@dataclass(slots=True, eq=False)
 class _DiskTicket:
-    def __init__(
-        self,
-        fetcher: DiskFetcher,
-        entries: ShardIndex,
-        entry: int,
-        shard: int,
-        values: _DiskValues,
-        number: int,
-    ) -> None:
-        self._fetcher, self._shard = fetcher, shard
-        self.entries, self.entry = entries, entry
-        self._values, self._number = values, number
+    _fetcher: DiskFetcher
+    entries: ShardIndex
+    entry: int
+    _shard: int
+    _values: _DiskValues
+    _number: int
 
     def wait(self) -> bytes | Record:
         return self._fetcher.read(self._shard, self.entries, self.entry)
@@ -655,19 +643,16 @@ class BucketFetcher(Fetcher):
         counts["most_held_bytes"] = max(counts["most_held_bytes"], counts["held_bytes"])
 
 
+@dataclass(slots=True, eq=False)
 class _RangeTicket:
-    def __init__(
-        self,
-        fetcher: BucketFetcher,
-        found: _Range,
-        entries: ShardIndex,
-        entry: int,
-        values: list[_Range],
-        number: int,
-    ) -> None:
-        self._fetcher, self.range, self.value_ranges = fetcher, found, values
-        self.entries, self.entry, self._number = entries, entry, number
-        self.is_waited_on = self.is_done = False
+    _fetcher: BucketFetcher
+    range: _Range
+    entries: ShardIndex
+    entry: int
+    value_ranges: list[_Range]
+    _number: int
+    is_waited_on: bool = False
+    is_done: bool = False
 
     def wait(self) -> bytes | Record:
         return self._fetcher.take(self)

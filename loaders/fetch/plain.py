@@ -245,12 +245,9 @@ def _tables(data: Storage) -> dict[str, int]:
 
 def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool, fields: tuple[str, ...]) -> str:
     """Copy the pictures in parquet files, which cannot be read one at a time, into tars; return their URL. Columns that
-    cannot be features, such as one without a value in some row, are left out unless `fields` names them.
-
-    Raises:
-        UsageError: The disk has not enough room, or the tables have no column of pictures; or a place that the user
-            named (not `is_own`) has another dataset, which is never replaced.
-    """
+    cannot be features, such as one without a value in some row, are left out unless `fields` names them. Raises
+    UsageError if the disk has not enough room, or the tables have no column of pictures; or a place that the user named
+    (not `is_own`) has another dataset, which is never replaced."""
     import dataprep  # here, because few loaders build
 
     place, num_bytes = open_storage(output), sum(tables.values())

@@ -181,11 +181,8 @@ class _Document(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_spec(url: str) -> MixtureSpec:
-    """Read the file of a mixture.
-
-    Raises:
-        UsageError: There is no such file, or it does not describe a mixture; the message says where the fault is.
-    """
+    """Read the file of a mixture. Raises UsageError if there is no such file, or it does not describe a mixture; the
+    message says where the fault is."""
     folder, _, name = url.rpartition("/")
     if not name:
         raise UsageError(f"{url!r}: expected the name of a file such as mix.json")
@@ -207,11 +204,8 @@ def read_spec(url: str) -> MixtureSpec:
 
 
 def listed_sources(sources: Iterable[Any], at_end: AtEnd) -> tuple[MixtureSource, ...]:
-    """Return the datasets of a list of MixtureSource or of tuples (url, weight) or (url, weight, split).
-
-    Raises:
-        UsageError: An entry is neither, or a value has the wrong type.
-    """
+    """Return the datasets of a list of MixtureSource or of tuples (url, weight) or (url, weight, split). Raises
+    UsageError if an entry is neither, or a value has the wrong type."""
     found = []
     for number, entry in enumerate(sources):
         if isinstance(entry, MixtureSource):
@@ -496,13 +490,8 @@ class MixedFetcher(Fetcher):
 
 
 def joined_labels(parts: tuple[Part, ...], labels: Labels) -> tuple[tuple[str, ...], tuple[Origin, ...]]:
-    """Return the classes of a mixture, and the mapping of each dataset's labels.
-
-    Args:
-        parts: The datasets.
-        labels: `joined`: the classes of all datasets, in the order of their first occurrence; `own`: classes are known
-            only if all datasets have the same.
-    """
+    """Return the classes of a mixture, and the mapping of each dataset's labels: if joined, the classes of all
+    datasets, in the order of their first occurrence; otherwise classes are known only if all datasets have the same."""
     lists = [part.dataset.manifest.classes for part in parts]
     known = set(filter(None, lists))
     if labels == "own" or len(known) <= 1:

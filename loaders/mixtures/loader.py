@@ -232,11 +232,8 @@ class Mixture:
         deadline_s: float = DEADLINE_S,
         fields: tuple[str, ...] = (),
     ) -> MixedDataset:
-        """Read the manifests of all datasets; arguments as for `loaders.dataset.open_dataset` and `PlainData`.
-
-        Raises:
-            UsageError: A dataset or split does not exist, or two datasets have the same images.
-        """
+        """Read the manifests of all datasets; arguments as for `loaders.dataset.open_dataset` and `PlainData`. Raises
+        UsageError if a dataset or split does not exist, or two datasets have the same images."""
         parts, share, plain = [], 1 / len(self.spec.sources), PlainData(fields=fields)
         for source in self.spec.sources:
             split_name = source.split or split
@@ -247,11 +244,8 @@ class Mixture:
         return joined_dataset(self.spec.where or f"mixture of {names}", tuple(parts), self.spec.labels)
 
     def split_names(self) -> tuple[str, ...]:
-        """Return the splits that all datasets have; only `train` if the mixture itself names a dataset's split.
-
-        Raises:
-            UsageError: A dataset does not exist.
-        """
+        """Return the splits that all datasets have; only `train` if the mixture itself names a dataset's split. Raises
+        UsageError if a dataset does not exist."""
         if any(source.split is not None for source in self.spec.sources):
             return ("train",)
         found = [_split_names(source.url) for source in self.spec.sources]
@@ -306,13 +300,7 @@ class MixtureLoader(Loader):
                 name: with_short_plans(each) if isinstance(each, Mapping) else each for name, each in listed.items()
             }
         elif isinstance(listed, list):
-            stored: list[_Packed] = convert(
-                listed,
-                list[_Packed],
-                where="the state's datasets",
-                advice="use a state that a loader returned",
-                error=UsageError,
-            )
+            stored: list[_Packed] = _converted(listed, list[_Packed], "the state's datasets")
             names = {part.name: part.dataset.manifest.name for part in self.dataset.parts}
             datasets = {
                 each["name"]: _unpacked(each, place, names.get(each["name"], "")) for place, each in enumerate(stored)
@@ -588,13 +576,7 @@ def _packed(name: str, document: _Dataset) -> _Packed:
 
 
 def _unpacked(stored: _Packed, place: int, name: str) -> _Dataset:
-    """Return a dataset as `_members` describes it.
-
-    Args:
-        stored: What a state has.
-        place: Place among the run's datasets.
-        name: Name in its manifest.
-    """
+    """Return a dataset as `_members` describes it, with its place among the run's and the name in its manifest."""
 
     def identity(revision: int, view: ViewIdentity | None) -> DatasetIdentity:
         found: DatasetIdentity = {"name": name, "plan": stored["plan"], "revision": revision}
@@ -618,21 +600,19 @@ def _unpacked(stored: _Packed, place: int, name: str) -> _Dataset:
     return unpacked
 
 
+def _converted(value: object, kind: Any, where: str) -> Any:
+    """Return a part of a state in the form of a type. Raises UsageError if it is malformed."""
+    return convert(value, kind, where=where, advice="use a state that a loader returned", error=UsageError)
+
+
 class _Sequence(TypedDict):
     datasets: dict[str, _Dataset]
     epoch_samples: Annotated[int, Meta(ge=1, lt=MAX_COUNT)]
 
 
 def _datasets_of(state: Mapping[str, Any]) -> dict[str, _Dataset]:
-    """Return the datasets in a state by name, in the order of their places.
-
-    Raises:
-        UsageError: They are malformed.
-    """
-    sequence: _Sequence = convert(
-        state["sequence"], _Sequence, where="the state", advice="use a state that a loader returned", error=UsageError
-    )
-    found = sequence["datasets"]
+    """Return the datasets in a state by name, in the order of their places. Raises UsageError if they are malformed."""
+    found: dict[str, _Dataset] = _converted(state["sequence"], _Sequence, "the state")["datasets"]
     places = sorted(each["place"] for each in found.values())
     if places != list(range(len(found))):
         raise UsageError(f"the state's datasets have the places {quoted(places)}; use a state that a loader returned")
@@ -641,20 +621,10 @@ def _datasets_of(state: Mapping[str, Any]) -> dict[str, _Dataset]:
 
 def _changes(state: Mapping[str, Any], num_datasets: int) -> list[tuple[Change, tuple[int, ...] | None]]:
     """Return the changes of weights in a state, for all datasets of a run, without counts; and the counts of those that
-    the state has.
-
-    Raises:
-        UsageError: The changes are malformed or not in order.
-    """
+    the state has. Raises UsageError if the changes are malformed or not in order."""
     row = Annotated[list[Count], Meta(min_length=3)]
     kind = Annotated[list[row | MixtureChange], Meta(min_length=1, max_length=MAX_CHANGES)]
-    found: list[list[int] | MixtureChange] = convert(
-        state.get("mixture"),
-        kind,
-        where="the state's mixture",
-        advice="use a state that a loader returned",
-        error=UsageError,
-    )
+    found: list[list[int] | MixtureChange] = _converted(state.get("mixture"), kind, "the state's mixture")
     num_known, before, rest = len(state["sequence"]["datasets"]), -1, (0,) * num_datasets
     changes = list[tuple[Change, tuple[int, ...] | None]]()
     for number, change in enumerate(found):
