@@ -11,32 +11,49 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tests.support.libraries import in_process
+from tests.support.libraries import in_process, in_process_of
 
 Read = tuple[str, int, str]
 
 NO_LABEL = -1
 
 
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+@in_process_of("torch")
 def read_with_webdataset(urls: Sequence[str] | str, workers: int = 0) -> list[Read]:
     """The shards' samples by `webdataset.WebDataset` in a DataLoader with workers; a string may hold braces, as in
     `train-{00000..00003}.tar`."""
-    return in_process("torch", _webdataset, urls, workers)
+    import torch.utils.data
+    import webdataset
+
+    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["cls", "json"])
+    read = []
+    for sample in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers):
+        label = sample.get("cls", NO_LABEL)
+        if sample["json"].get("label", NO_LABEL) != label:
+            raise ValueError(f"{sample['__key__']}: label {label} in .cls, another in {sample['json']}")
+        read.append((sample["__key__"], label, _sha256(sample["jpg"])))
+    return read
 
 
+@in_process_of("torch")
 def read_with_hf_datasets(urls: Sequence[str]) -> list[Read]:
     """The shards' samples by `datasets.load_dataset("webdataset")`, prepared in a cache of their own, offline."""
-    return in_process("torch", _hf_datasets, list(urls))
+    import datasets
 
-
-def read_with_torchvision(folder: Path, *, has_classes: bool) -> list[Read]:
-    """A split's samples by `torchvision.datasets.ImageFolder`, every image decoded too; keys are `folder/name`."""
-    return in_process("torch", _torchvision, folder, has_classes)
+    datasets.disable_progress_bars()
+    with tempfile.TemporaryDirectory() as cache:
+        dataset = datasets.load_dataset("webdataset", data_files={"train": list(urls)}, split="train", cache_dir=cache)
+        dataset = dataset.cast_column("jpg", datasets.Image(decode=False))
+        return [(row["__key__"], row.get("cls", NO_LABEL), _sha256(row["jpg"]["bytes"])) for row in dataset]
 
 
 def read_with_timm(
@@ -56,111 +73,6 @@ def read_with_timm(
     return in_process(process, _timm, reader, root and str(root), split, workers, keys)
 
 
-def read_annotations_with_webdataset(urls: Sequence[str]) -> list[dict[str, Any]]:
-    """The content of `.json` of all samples, with the key and the members of features, by `webdataset.WebDataset`."""
-    return in_process("torch", _webdataset_annotations, list(urls))
-
-
-def read_with_open_clip(urls: Sequence[str], samples: int) -> list[tuple[tuple[int, int], str]]:
-    """Width and height of the images, and the captions, that open_clip's own training takes in an epoch of this length,
-    sorted: what its filter drops is missing, and others come twice."""
-    return in_process("open_clip", _open_clip, list(urls), samples)
-
-
-def train_with_open_clip(urls: Sequence[str], samples: int, folder: Path, *options: str) -> str:
-    """What open_clip's own training program logs, with a small CLIP on the processor; checkpoints are in the folder."""
-    return in_process("open_clip", _train_open_clip, list(urls), samples, folder, options)
-
-
-def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
-    """The rows of `datasets.load_dataset(kind)` without their images, which must be the same if they are streamed.
-
-    Args:
-        kind: The builder, webdataset or imagefolder.
-        urls: Shards, or for an image folder the folder of a split.
-    """
-    return in_process("torch", _hf_annotations, kind, urls if isinstance(urls, str) else list(urls))
-
-
-def read_card_with_hf_datasets(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The rows of all splits by `datasets.load_dataset(folder)`, which reads what the card names."""
-    return in_process("torch", _hf_card, str(folder))
-
-
-def read_with_coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
-    """Name, digest and targets of the images in a folder by `torchvision.datasets.CocoDetection`, every image decoded;
-    images of the annotation file that are not in the folder are left out."""
-    return in_process("torch", _coco_detection, folder, annotations)
-
-
-def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
-    """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
-    return in_process("tensorflow", _tfds, directory, split)
-
-
-def read_by_name_with_tfds(name: str, data_dir: Path, split: str) -> list[tuple[str, int, str]]:
-    """File name, label and digest of the stored image of each sample, by `tfds.load` with its defaults.
-
-    A second reading is big_vision's (big_vision/datasets/tfds.py): the same samples, undecoded, with an identity.
-    """
-    return in_process("tensorflow", _tfds_by_name, name, str(data_dir), split)
-
-
-def read_features_with_tfds(directory: Path, split: str = "train") -> list[dict[str, Any]]:
-    """All features of a split's samples by TFDS, as Python values, images as the bytes that are stored; every image is
-    decoded, too."""
-    return in_process("tensorflow", _tfds_features, directory, split)
-
-
-def read_captions_with_tfds(directory: Path) -> tuple[list[int], list[dict[str, Any]]]:
-    """Samples by shard, and the scalar features of every sample of train by TFDS, with the digest of the image's bytes,
-    and the shape of the image that TFDS decodes."""
-    return in_process("tensorflow", _tfds_captions, directory)
-
-
-def describe_with_tfds(directory: Path) -> dict[str, Any]:
-    """What TFDS takes a directory for: its name, version, samples by split, class names, features and texts."""
-    return in_process("tensorflow", _tfds_description, directory)
-
-
-def parse_with_tensorflow(shards: Sequence[Path], *, has_classes: bool) -> list[dict[str, Any]]:
-    """The features of every record by `tf.data.TFRecordDataset` and `tf.io.parse_single_example`."""
-    return in_process("tensorflow", _tensorflow, [str(shard) for shard in shards], has_classes)
-
-
-def encode_with_tensorflow(features: Sequence[dict[str, int | bytes]]) -> list[bytes]:
-    """Each as a `tf.train.Example`, serialised deterministically."""
-    return in_process("tensorflow", _tensorflow_examples, list(features))
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _webdataset(urls: Sequence[str] | str, workers: int) -> list[Read]:
-    import torch.utils.data
-    import webdataset
-
-    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["cls", "json"])
-    read = []
-    for sample in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers):
-        label = sample.get("cls", NO_LABEL)
-        if sample["json"].get("label", NO_LABEL) != label:
-            raise ValueError(f"{sample['__key__']}: label {label} in .cls, another in {sample['json']}")
-        read.append((sample["__key__"], label, _sha256(sample["jpg"])))
-    return read
-
-
-def _hf_datasets(urls: list[str]) -> list[Read]:
-    import datasets
-
-    datasets.disable_progress_bars()
-    with tempfile.TemporaryDirectory() as cache:
-        dataset = datasets.load_dataset("webdataset", data_files={"train": urls}, split="train", cache_dir=cache)
-        dataset = dataset.cast_column("jpg", datasets.Image(decode=False))
-        return [(row["__key__"], row.get("cls", NO_LABEL), _sha256(row["jpg"]["bytes"])) for row in dataset]
-
-
 def _timm(
     reader: str, root: str | None, split: str, workers: int, keys: dict[str, Any]
 ) -> tuple[int, list[tuple[int, str]]]:
@@ -172,10 +84,12 @@ def _timm(
     return len(dataset), [(int(label), _sha256(image.tobytes())) for image, label in loader]
 
 
-def _webdataset_annotations(urls: list[str]) -> list[dict[str, Any]]:
+@in_process_of("torch")
+def read_annotations_with_webdataset(urls: Sequence[str]) -> list[dict[str, Any]]:
+    """The content of `.json` of all samples, with the key and the members of features, by `webdataset.WebDataset`."""
     import webdataset
 
-    dataset = webdataset.WebDataset(urls, shardshuffle=False).decode(only=["json", "txt"])
+    dataset = webdataset.WebDataset(list(urls), shardshuffle=False).decode(only=["json", "txt"])
     return [{"key": sample["__key__"]} | sample["json"] | _members(sample) for sample in dataset]
 
 
@@ -197,7 +111,9 @@ TINY_CLIP = {
 }
 
 
-def _train_open_clip(urls: list[str], samples: int, folder: Path, options: Sequence[str]) -> str:
+@in_process_of("open_clip")
+def train_with_open_clip(urls: Sequence[str], samples: int, folder: Path, *options: str) -> str:
+    """What open_clip's own training program logs, with a small CLIP on the processor; checkpoints are in the folder."""
     sys.path.insert(0, OPEN_CLIP)
     from open_clip_train.main import main
 
@@ -209,7 +125,10 @@ def _train_open_clip(urls: list[str], samples: int, folder: Path, options: Seque
     return (folder / "run/out.log").read_text()
 
 
-def _open_clip(urls: list[str], samples: int) -> list[tuple[tuple[int, int], str]]:
+@in_process_of("open_clip")
+def read_with_open_clip(urls: Sequence[str], samples: int) -> list[tuple[tuple[int, int], str]]:
+    """Width and height of the images, and the captions, that open_clip's own training takes in an epoch of this length,
+    sorted: what its filter drops is missing, and others come twice."""
     sys.path.insert(0, OPEN_CLIP)
     from open_clip_train.data import get_wds_dataset
 
@@ -226,12 +145,19 @@ def _open_clip(urls: list[str], samples: int) -> list[tuple[tuple[int, int], str
     return sorted((size, text) for (size,), (text,) in found.dataloader)
 
 
-def _hf_annotations(kind: str, urls: list[str] | str) -> list[dict[str, Any]]:
+@in_process_of("torch")
+def read_annotations_with_hf_datasets(kind: str, urls: Sequence[str] | str) -> list[dict[str, Any]]:
+    """The rows of `datasets.load_dataset(kind)` without their images, which must be the same if they are streamed.
+
+    Args:
+        kind: The builder, webdataset or imagefolder.
+        urls: Shards, or for an image folder the folder of a split.
+    """
     import datasets
 
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as cache:
-        given = {"data_dir": urls} if isinstance(urls, str) else {"data_files": {"train": urls}}
+        given = {"data_dir": urls} if isinstance(urls, str) else {"data_files": {"train": list(urls)}}
         image = "jpg" if kind == "webdataset" else "image"
 
         def rows(*, streaming: bool) -> list[dict[str, Any]]:
@@ -247,12 +173,14 @@ def _hf_annotations(kind: str, urls: list[str] | str) -> list[dict[str, Any]]:
         return loaded
 
 
-def _hf_card(folder: str) -> dict[str, list[dict[str, Any]]]:
+@in_process_of("torch")
+def read_card_with_hf_datasets(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all splits by `datasets.load_dataset(folder)`, which reads what the card names."""
     import datasets
 
     datasets.disable_progress_bars()
     with tempfile.TemporaryDirectory() as cache:
-        found = datasets.load_dataset(folder, cache_dir=cache).cast_column("image", datasets.Image(decode=False))
+        found = datasets.load_dataset(str(folder), cache_dir=cache).cast_column("image", datasets.Image(decode=False))
         return {split: [row | {"image": _file_of(row["image"])} for row in rows] for split, rows in found.items()}
 
 
@@ -260,7 +188,9 @@ def _file_of(image: dict[str, Any]) -> dict[str, Any]:
     return {"path": image["path"], "sha256": _sha256(image["bytes"] or Path(image["path"]).read_bytes())}
 
 
-def _torchvision(folder: Path, has_classes: bool) -> list[Read]:
+@in_process_of("torch")
+def read_with_torchvision(folder: Path, *, has_classes: bool) -> list[Read]:
+    """A split's samples by `torchvision.datasets.ImageFolder`, every image decoded too; keys are `folder/name`."""
     import torchvision
 
     dataset = torchvision.datasets.ImageFolder(str(folder))
@@ -273,7 +203,10 @@ def _torchvision(folder: Path, has_classes: bool) -> list[Read]:
     return read
 
 
-def _coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
+@in_process_of("torch")
+def read_with_coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, list[dict[str, Any]]]]:
+    """Name, digest and targets of the images in a folder by `torchvision.datasets.CocoDetection`, every image decoded;
+    images of the annotation file that are not in the folder are left out."""
     import contextlib
 
     import torchvision
@@ -290,19 +223,29 @@ def _coco_detection(folder: Path, annotations: Path) -> list[tuple[str, str, lis
     return read
 
 
-def _tfds(directory: Path, split: str) -> list[Read]:
-    import numpy as np
-    import PIL.Image
+def _open_tfds(directory: Path, split: str) -> tuple[Any, list[str], Iterator[tuple[dict[str, Any], dict[str, Any]]]]:
+    """Return the builder of a directory, the names of its images, and every example undecoded and decoded."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
-    decoders = {"image": tfds.decode.SkipDecoding()}
+    images = [name for name, feature in builder.info.features.items() if isinstance(feature, tfds.features.Image)]
     # TFDS reads shards side by side unless it is told to keep their order.
     config = tfds.ReadConfig(interleave_cycle_length=1)
-    stored = builder.as_dataset(split=split, decoders=decoders, read_config=config).as_numpy_iterator()
-    decoded = builder.as_dataset(split=split, read_config=config).as_numpy_iterator()
+    read = (
+        builder.as_dataset(split=split, decoders=decoders, read_config=config).as_numpy_iterator()
+        for decoders in ({name: tfds.decode.SkipDecoding() for name in images}, None)
+    )
+    return builder, images, zip(*read, strict=True)
+
+
+@in_process_of("tensorflow")
+def read_with_tfds(directory: Path, split: str = "train") -> list[Read]:
+    """A split's samples by `tfds.builder_from_directory`, once undecoded and once decoded, which must agree."""
+    import numpy as np
+    import PIL.Image
+
     read = []
-    for example, seen in zip(stored, decoded, strict=True):
+    for example, seen in _open_tfds(directory, split)[2]:
         pixels = np.asarray(PIL.Image.open(io.BytesIO(example["image"])).convert("RGB"))  # uint8 HWC
         key = example["key"].decode()
         if seen["image"].shape != pixels.shape or seen["key"] != example["key"]:
@@ -311,7 +254,12 @@ def _tfds(directory: Path, split: str) -> list[Read]:
     return read
 
 
-def _tfds_by_name(name: str, data_dir: str, split: str) -> list[tuple[str, int, str]]:
+@in_process_of("tensorflow")
+def read_by_name_with_tfds(name: str, data_dir: Path, split: str) -> list[tuple[str, int, str]]:
+    """File name, label and digest of the stored image of each sample, by `tfds.load` with its defaults.
+
+    A second reading is big_vision's (big_vision/datasets/tfds.py): the same samples, undecoded, with an identity.
+    """
     import tensorflow as tf
     import tensorflow_datasets as tfds
 
@@ -335,33 +283,26 @@ def _tfds_by_name(name: str, data_dir: str, split: str) -> list[tuple[str, int, 
     return read
 
 
-def _tfds_features(directory: Path, split: str) -> list[dict[str, Any]]:
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(directory)
-    config = tfds.ReadConfig(interleave_cycle_length=1)
-    images = [name for name, feature in builder.info.features.items() if isinstance(feature, tfds.features.Image)]
-    decoders = {name: tfds.decode.SkipDecoding() for name in images}
-    stored = builder.as_dataset(split=split, decoders=decoders, read_config=config).as_numpy_iterator()
-    decoded = builder.as_dataset(split=split, read_config=config).as_numpy_iterator()
+@in_process_of("tensorflow")
+def read_features_with_tfds(directory: Path, split: str = "train") -> list[dict[str, Any]]:
+    """All features of a split's samples by TFDS, as Python values, images as the bytes that are stored; every image is
+    decoded, too."""
+    _, images, pairs = _open_tfds(directory, split)
     read = []
-    for example, seen in zip(stored, decoded, strict=True):
+    for example, seen in pairs:
         if any(seen[name].ndim != 3 for name in images):
             raise ValueError(f"{example['key']}: images that are no arrays of three dimensions")
         read.append({name: _plain(value) for name, value in example.items()})
     return read
 
 
-def _tfds_captions(directory: Path) -> tuple[list[int], list[dict[str, Any]]]:
-    import tensorflow_datasets as tfds
-
-    builder = tfds.builder_from_directory(directory)
-    config = tfds.ReadConfig(interleave_cycle_length=1)
-    decoders = {"jpg": tfds.decode.SkipDecoding()}
-    stored = builder.as_dataset(split="train", decoders=decoders, read_config=config).as_numpy_iterator()
-    decoded = builder.as_dataset(split="train", read_config=config).as_numpy_iterator()
+@in_process_of("tensorflow")
+def read_captions_with_tfds(directory: Path) -> tuple[list[int], list[dict[str, Any]]]:
+    """Samples by shard, and the scalar features of every sample of train by TFDS, with the digest of the image's bytes,
+    and the shape of the image that TFDS decodes."""
+    builder, _, pairs = _open_tfds(directory, "train")
     read = []
-    for sample, seen in zip(stored, decoded, strict=True):
+    for sample, seen in pairs:
         image = sample.pop("jpg")
         values = {name: v.decode() if isinstance(v, bytes) else v.item() for name, v in sample.items()}
         read.append(values | {"sha256 of jpg": _sha256(image), "shape": list(seen["jpg"].shape)})
@@ -375,7 +316,9 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, bytes) else value.tolist()
 
 
-def _tfds_description(directory: Path) -> dict[str, Any]:
+@in_process_of("tensorflow")
+def describe_with_tfds(directory: Path) -> dict[str, Any]:
+    """What TFDS takes a directory for: its name, version, samples by split, class names, features and texts."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
@@ -393,20 +336,26 @@ def _tfds_description(directory: Path) -> dict[str, Any]:
     }
 
 
-def _tensorflow(shards: list[str], has_classes: bool) -> list[dict[str, Any]]:
+@in_process_of("tensorflow")
+def parse_with_tensorflow(shards: Sequence[Path], *, has_classes: bool) -> list[dict[str, Any]]:
+    """The features of every record by `tf.data.TFRecordDataset` and `tf.io.parse_single_example`."""
     import tensorflow as tf
 
     scalars = ["height", "width", "orientation", *(["label"] if has_classes else [])]
     types = dict.fromkeys(("image", "key"), tf.string) | dict.fromkeys(scalars, tf.int64)
     schema = {name: tf.io.FixedLenFeature([], dtype) for name, dtype in types.items()}
-    records = tf.data.TFRecordDataset(shards).map(lambda record: tf.io.parse_single_example(record, schema))
+    records = tf.data.TFRecordDataset(list(map(str, shards))).map(
+        lambda record: tf.io.parse_single_example(record, schema)
+    )
     return [
         {name: value if isinstance(value, bytes) else int(value) for name, value in example.items()}
         for example in records.as_numpy_iterator()
     ]
 
 
-def _tensorflow_examples(features: list[dict[str, int | bytes]]) -> list[bytes]:
+@in_process_of("tensorflow")
+def encode_with_tensorflow(features: Sequence[dict[str, int | bytes]]) -> list[bytes]:
+    """Each as a `tf.train.Example`, serialised deterministically."""
     import tensorflow as tf
 
     def feature(value: int | bytes) -> tf.train.Feature:

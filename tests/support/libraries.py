@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import io
 import os
 import pickle
@@ -44,6 +45,19 @@ def in_process(name: str, function: Callable[P, R], *args: P.args, **kwargs: P.k
         raise error
     returned: R = result
     return returned
+
+
+def in_process_of(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Let all calls of a function of a module happen in the process of this name."""
+
+    def moved(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return in_process(name, call, *args, **kwargs)
+
+        return call
+
+    return moved
 
 
 def output_of(program: Path) -> str:
@@ -99,7 +113,7 @@ def _serve(listening: socket.socket) -> None:
 def _answer(function: Callable[..., Any], args: Any, kwargs: Any) -> tuple[Any, Exception | None, str]:
     """Return what a call returned, or what it raised with its trace."""
     try:
-        result = function(*args, **kwargs)
+        result = inspect.unwrap(function)(*args, **kwargs)
     except Exception as error:  # noqa: BLE001  the client's to raise
         return None, _sent(error), traceback.format_exc()
     return result, None, ""
