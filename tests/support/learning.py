@@ -1,13 +1,10 @@
-"""What training learns: to paint photographs, features that tell textures apart, and 500 images by heart.
-
-python -m tests.support.learning FOLDER       a line of each; minutes on one core
-"""
+"""What training learns: to paint photographs, features that tell textures apart, and 500 images by heart; and the flags
+of a ResNet's long runs."""
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +17,7 @@ from loaders.config import LoaderConfig
 from loaders.torch import normalize
 from tests.support.finished import build_here
 from tests.support.textures import FIT_IMAGES, LEAST_FIT, SIDE, TEXTURES, write_textures
-from train import finetune_mae, pretrain_mae, train_vit
+from train import finetune_mae, pretrain_mae, train_resnet, train_vit
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, open_data
 from train.batches.masks import MaskConfig, draw_masks
 from train.checkpoints.checkpoint import CheckpointFolder
@@ -30,6 +27,7 @@ from train.loops.tasks import reconstruction_png
 from train.models.mae import MaskedAutoencoder
 from train.models.registry import mae_config
 from train.pretrain_mae import PretrainMAE as PretrainFlags
+from train.train_resnet import STEPS, TrainResNet
 from train.train_vit import TrainViT
 
 MODEL = "mae_vit_micro_patch8"
@@ -63,6 +61,30 @@ VIT = {
     "device": "cpu",
 }
 """Whole images, mirrored or not: nothing else is drawn."""
+RESNET = {
+    "model": "resnet18",
+    "image_size": 32,
+    "batch_size": 50,
+    "min_crop": 1.0,
+    "lr": 0.01,
+    "lr_scheduler_type": STEPS,
+    "lr_scheduler_divide_every_n_epochs": 20.0,
+    "epochs": 30,
+    "ckpt_interval": 30,
+    "log_interval_steps": 10,
+    "num_workers": 1,
+}
+RESNET_EXACT = {
+    "model": "resnet18",
+    "image_size": 32,
+    "batch_size": 8,
+    "lr": 0.02,
+    "epochs": 30,
+    "max_steps": 200,
+    "ckpt_interval_steps": 10,
+    "log_interval_steps": 1,
+    "num_workers": 2,
+}
 PICTURE = Path("build/soak/reconstruction.png")
 """Held-out crops of photographs: original, what was seen, what was painted, both together."""
 MOST_ERROR = 0.5
@@ -110,6 +132,15 @@ def fits(folder: Path) -> str:
     """A small ViT knows 500 images after it was trained on them."""
     data = write_textures(folder / "textures", images=FIT_IMAGES)
     training = train_vit.open_training(TrainViT(**VIT, data_path=data, output_dir=str(folder / "run")))
+    training.run()
+    return known(training, data)
+
+
+def fits_resnet(folder: Path) -> str:
+    """A ResNet-18 knows 500 textures of five classes after it was trained on them."""
+    data = write_textures(folder / "textures", images=FIT_IMAGES)
+    flags = TrainResNet(**RESNET, data_path=data, output_dir=str(folder / "run"), device="cpu")
+    training = train_resnet.open_training(flags)
     training.run()
     return known(training, data)
 
@@ -205,10 +236,3 @@ def standard_error(accuracy: float, other: float, images: int) -> float:
 def logged(folder: Path) -> list[dict[str, Any]]:
     """A run's log."""
     return [json.loads(line) for line in (folder / "log.txt").read_text().splitlines()]
-
-
-if __name__ == "__main__":
-    for what in (reconstructs, learns, fits):
-        place = Path(sys.argv[1]) / what.__name__
-        place.mkdir(parents=True)
-        print(what.__name__, what(place), flush=True)

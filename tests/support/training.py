@@ -1,7 +1,4 @@
-"""Runs of an entry that are killed and started again, beside one that is not.
-
-python -m tests.support.training DATA FOLDER xla 10       ten kills, 200 steps, on XLA's CPU device
-"""
+"""Runs of an entry that are killed and started again, beside one that is not."""
 
 from __future__ import annotations
 
@@ -73,12 +70,22 @@ def start(module: str, *arguments: str, **environment: str) -> subprocess.Popen 
     )
 
 
+def outputs(process: subprocess.Popen | warm.Process, code: int = 0) -> tuple[str, str]:
+    """Wait for the end of a run, which must be this; what it printed, and what it said on stderr."""
+    with process:
+        output, errors = process.communicate(timeout=1800)
+    assert process.returncode == code, errors[-3000:]
+    return output, errors
+
+
+def ended(process: subprocess.Popen | warm.Process, code: int = 0) -> str:
+    """Wait for the end of a run; what it said on stderr."""
+    return outputs(process, code)[1]
+
+
 def facts(module: str, *arguments: str, **environment: str) -> Any:
     """Run a module in a process of its own, which must end well; the JSON on the last line that it prints."""
-    with start(module, *arguments, **environment) as process:
-        output, errors = process.communicate(timeout=1800)
-    assert process.returncode == 0, errors[-3000:]
-    return json.loads(output.splitlines()[-1])
+    return json.loads(outputs(start(module, *arguments, **environment))[0].splitlines()[-1])
 
 
 def flags_of(**values: Any) -> list[str]:
@@ -116,6 +123,14 @@ def trace_of(folder: Path) -> dict[str, Any]:
     }
 
 
+def killed_at(process: Any, folder: object, steps: int) -> None:
+    """Kill a run when its log has so many lines."""
+    with process:
+        while process.poll() is None and len(log_lines(folder)) < steps:
+            time.sleep(0.005)
+        process.kill()
+
+
 def killed_and_resumed(module: str, folder: Path, expected: dict[int, float], rng: random.Random, **flags: Any) -> int:
     """Kill a run at a random step and start it again: the losses are those of the uninterrupted one.
 
@@ -124,13 +139,8 @@ def killed_and_resumed(module: str, folder: Path, expected: dict[int, float], rn
     """
     arguments = flags_of(output_dir=folder, resume="automatic", **flags)
     steps = rng.randint(1, len(expected) - 1)
-    with start(module, *arguments, PYTHONUNBUFFERED="1") as process:
-        while process.poll() is None and len(log_lines(folder)) < steps:
-            time.sleep(0.005)
-        process.kill()
-    with start(module, *arguments) as process:
-        _, errors = process.communicate()
-    assert process.returncode == 0, errors[-3000:]
+    killed_at(start(module, *arguments, PYTHONUNBUFFERED="1"), folder, steps)
+    ended(start(module, *arguments))
     assert losses(folder) == expected, f"killed after {steps} steps"
     return steps
 
@@ -139,24 +149,7 @@ def two_runs(module: str, folder: Path, **flags: Any) -> dict[int, float]:
     """Losses of two runs, which must be the same."""
     found = []
     for name in ("first", "second"):
-        with start(module, *flags_of(output_dir=folder / name, **flags)) as process:
-            _, errors = process.communicate()
-        assert process.returncode == 0, errors[-3000:]
+        ended(start(module, *flags_of(output_dir=folder / name, **flags)))
         found.append(losses(folder / name))
     assert found[0] == found[1]
     return found[0]
-
-
-def main() -> None:
-    data, folder, device, times = sys.argv[1:]
-    flags = {"data_path": data, "device": device, **LONG}
-    expected = two_runs("train.pretrain_mae", Path(folder), **flags)
-    print(f"two runs: {len(expected)} losses are the same", flush=True)
-    rng = random.Random(0)
-    for number in range(int(times)):
-        steps = killed_and_resumed("train.pretrain_mae", Path(folder) / f"killed-{number}", expected, rng, **flags)
-        print(f"killed after {steps} steps and resumed: the same", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.living import keys_of
-from tests.support.training import SMALL, flags_of, log_lines, losses, start
+from tests.support.training import SMALL, ended, flags_of, log_lines, losses, start
 
 STEPS = 40
 """Updates of each life."""
@@ -49,9 +49,7 @@ def changed(folder: Path, urls: Mapping[str, str], rng: random.Random, kills: in
         words = (str(notes), *flags_of(**flags, output_dir=folder / "run", resume="automatic"))
         for _ in range(kills * (number + 1) // len(LIVES) - kills * number // len(LIVES)):
             _killed(folder / "run", words, rng, last=(number + 1) * STEPS - 1)
-        with start("tests.support.training_changes", *words) as process:
-            _, errors = process.communicate(timeout=600)
-        assert process.returncode == 0, errors[-3000:]
+        ended(start("tests.support.training_changes", *words))
     noted: dict[int, list[list[str]]] = {}
     for step, samples in map(json.loads, notes.read_text().splitlines()):
         assert noted.setdefault(step, samples) == samples, f"update {step} was done again with other images"

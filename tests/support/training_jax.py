@@ -1,8 +1,4 @@
-"""Runs of `train.train_resnet_jax`: killed and started again, in two processes, and until they know their images.
-
-python -m tests.support.training_jax kills DATA FOLDER 10     ten kills, 200 steps
-python -m tests.support.training_jax fit FOLDER               a ResNet18 over 500 drawn textures
-"""
+"""Runs of `train.train_resnet_jax`: killed and started again, in two processes, and until they know their images."""
 
 from __future__ import annotations
 
@@ -10,16 +6,13 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import socket
 import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.support.textures import FIT_IMAGES, LEAST_FIT, write_textures
-from tests.support.training import log_lines, start
+from tests.support.training import ended, killed_at, log_lines, start
 from train import train_resnet_jax
 from train.train_resnet_jax import Config
 
@@ -94,14 +87,6 @@ def launch(*flags: str, **variables: str) -> subprocess.Popen:
     return start(MODULE, *flags, **variables)
 
 
-def ended(process: subprocess.Popen, code: int = 0, timeout_s: float = 800) -> str:
-    """Wait for the end; what it said on stderr."""
-    with process:
-        _, errors = process.communicate(timeout=timeout_s)
-    assert process.returncode == code, errors[-3000:]
-    return errors
-
-
 def train(*flags: str, code: int = 0, **variables: str) -> str:
     """Run the entry; what it said on stderr."""
     return ended(launch(*flags, **variables), code)
@@ -127,10 +112,7 @@ def killed_and_resumed(folder: Path, expected: object, rng: random.Random, flags
         The number of steps after which it was killed.
     """
     steps = rng.randint(1, len(expected[0]) - 1)
-    with launch(f"--workdir={folder}", *flags, PYTHONUNBUFFERED="1", **variables) as process:
-        while process.poll() is None and len(log_lines(folder)) < steps:
-            time.sleep(0.005)
-        process.kill()
+    killed_at(launch(f"--workdir={folder}", *flags, PYTHONUNBUFFERED="1", **variables), folder, steps)
     train(f"--workdir={folder}", *flags, **variables)
     assert numbers(folder) == expected, f"killed after {steps} steps"
     return steps
@@ -144,11 +126,8 @@ def many_kills(data: str, folder: Path, times: int) -> str:
         train(f"--workdir={folder / name}", *flags, **variables)
     expected = numbers(folder / "first")
     assert numbers(folder / "second") == expected
-    print(f"two runs: {len(expected[0])} losses are the same", flush=True)
-    rng, killed = random.Random(0), []
-    for number in range(times):
-        killed.append(killed_and_resumed(folder / f"killed-{number}", expected, rng, flags, **variables))
-        print(f"killed after {killed[-1]} steps and resumed: the same", flush=True)
+    rng, runs = random.Random(0), [folder / f"killed-{number}" for number in range(times)]
+    killed = [killed_and_resumed(run, expected, rng, flags, **variables) for run in runs]
     return f"{len(expected[0])} losses, killed after {', '.join(map(str, killed))}: the same"
 
 
@@ -156,16 +135,7 @@ def fit(folder: Path) -> str:
     """Train until 500 images are known."""
     data = write_textures(folder / "textures", images=FIT_IMAGES)
     flags = arguments(folder / "run", dataset_root=data, **FIT)
-    ended(launch(*flags, **environment(folder / "compiled")), timeout_s=1800)
+    train(*flags, **environment(folder / "compiled"))
     _, accuracy = max(series(folder / "run", "accuracy").items())
     assert accuracy > LEAST_FIT, accuracy
     return f"{accuracy:.1%} of {FIT_IMAGES} images, while training"
-
-
-if __name__ == "__main__":
-    what, *rest, folder = sys.argv[1:4]
-    if what == "kills":
-        many_kills(rest[0], Path(folder), int(sys.argv[4]))
-    else:
-        shutil.rmtree(folder, ignore_errors=True)
-        print(fit(Path(folder)))

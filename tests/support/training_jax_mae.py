@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-import socket
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.training import LONG, facts, flags_of, log_lines, losses, start
-from tests.support.training_jax import ended, environment
+from tests.support.training import LONG, ended, facts, flags_of, killed_at, losses, start
+from tests.support.training_jax import cluster, environment
 
 STEPS = 200
 MAE = {**LONG, "max_steps": STEPS + 1, "norm_pix_loss": None, "blr": 0.01}
@@ -28,9 +26,9 @@ def arguments(folder: object, data: str, **flags: Any) -> list[str]:
     return found + [f"--{name}" for name, each in flags.items() if each is None]
 
 
-def in_jax(folder: Path, data: str, *, devices: int = 1, cluster: dict[str, str] | None = None, **flags: Any) -> Any:
+def in_jax(folder: Path, data: str, *, devices: int = 1, variables: dict[str, str] | None = None, **flags: Any) -> Any:
     """Start a run in JAX."""
-    variables = {**environment(folder.parent / "compiled", devices), **(cluster or {}), "PJRT_DEVICE": ""}
+    variables = {**environment(folder.parent / "compiled", devices), **(variables or {}), "PJRT_DEVICE": ""}
     given = arguments(folder, data, framework="jax", **flags)
     return start("train.pretrain_mae", *given, PYTHONUNBUFFERED="1", **variables)
 
@@ -64,10 +62,7 @@ def killed_and_resumed(data: str, folder: Path, times: int) -> str:
     assert losses(folder / "two") == expected
     for number in range(times):
         run, steps = folder / f"killed-{number}", rng.randint(12, STEPS - 1)  # a checkpoint is saved every 10 steps
-        with in_jax(run, data, resume=first, **MAE) as process:
-            while process.poll() is None and len(log_lines(run)) < steps:
-                time.sleep(0.005)
-            process.kill()
+        killed_at(in_jax(run, data, resume=first, **MAE), run, steps)
         ended(in_jax(run, data, resume="automatic", **MAE))
         assert losses(run) == expected, f"killed after {steps} steps"
         killed.append(steps)
@@ -88,16 +83,10 @@ def on_devices(data: str, folder: Path) -> str:
     for name, flags in shapes.items():
         ended(in_jax(folder / name, data, resume=first, **MAE, **flags))
         found[name] = losses(folder / name)
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
-    pair = []
-    for rank in range(2):
-        cluster = {
-            "JAX_COORDINATOR_ADDRESS": f"localhost:{port}",
-            "JAX_NUM_PROCESSES": "2",
-            "JAX_PROCESS_ID": str(rank),
-        }
-        pair.append(in_jax(folder / "pair", data, devices=2, cluster=cluster, resume=first, fsdp=None, **MAE))
+    pair = [
+        in_jax(folder / "pair", data, devices=2, variables=variables, resume=first, fsdp=None, **MAE)
+        for variables in cluster(2)
+    ]
     for process in pair:
         ended(process)
     found["2 processes of 2 devices, FSDP"] = losses(folder / "pair")
