@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.support.hostile import HOSTILE
-from tests.support.hostile_build import fault_of
+from tests.support.hostile import HOSTILE, fault_of
 
 SAMPLE = sorted(HOSTILE, key=lambda case: case.outcome)[::90]
 
