@@ -137,7 +137,7 @@ def mutants(kind: str, first: int, count: int) -> Iterator[tuple[str, bytes, byt
         yield f"{number} {'+'.join(names)}", data, whole
 
 
-def _span(rng: np.random.Generator, data: bytes, most: float = 1.0) -> tuple[int, int]:
+def _span(rng: np.random.Generator, data: bytes, most: float) -> tuple[int, int]:
     start = int(rng.integers(len(data)))
     return start, min(len(data), start + 1 + int(rng.integers(max(1, int(most * len(data))))))
 
@@ -163,33 +163,15 @@ def _cut(rng: np.random.Generator, data: bytes) -> bytes:
     return data[: int(rng.integers(1, len(data)))]
 
 
-def _cut_tail(rng: np.random.Generator, data: bytes) -> bytes:
-    return data[: -int(rng.integers(1, min(40, len(data))))]
-
-
 def _zero_tail(rng: np.random.Generator, data: bytes) -> bytes:
-    at = int(rng.integers(1, len(data)))
-    return data[:at] + bytes(len(data) - at)
+    return (whole := _cut(rng, data)) + bytes(len(data) - len(whole))
 
 
-def _zero_span(rng: np.random.Generator, data: bytes) -> bytes:
-    start, stop = _span(rng, data, 0.3)
-    return data[:start] + bytes(stop - start) + data[stop:]
-
-
-def _without_span(rng: np.random.Generator, data: bytes) -> bytes:
-    start, stop = _span(rng, data, 0.3)
-    return data[:start] + data[stop:]
-
-
-def _span_twice(rng: np.random.Generator, data: bytes) -> bytes:
-    start, stop = _span(rng, data, 0.3)
-    return data[:stop] + data[start:]
-
-
-def _noise_span(rng: np.random.Generator, data: bytes) -> bytes:
-    start, stop = _span(rng, data, 0.1)
-    return data[:start] + rng.bytes(stop - start) + data[stop:]
+def _in_a_span(
+    most: float, change: Callable[[np.random.Generator, bytes, int, int], bytes]
+) -> Callable[[np.random.Generator, bytes], bytes]:
+    """Return a mutation of a part of a picture, of at most this share."""
+    return lambda rng, data: change(rng, data, *_span(rng, data, most))
 
 
 def _noise_between(rng: np.random.Generator, data: bytes) -> bytes:
@@ -203,24 +185,20 @@ def _cut_and_end(rng: np.random.Generator, data: bytes) -> bytes:
     return _cut(rng, data) + ends.get(data[:2], b"")
 
 
-def _tail(rng: np.random.Generator, data: bytes) -> bytes:
-    return data + rng.bytes(int(rng.integers(1, 400)))
-
-
 MUTATIONS: dict[str, Callable[[np.random.Generator, bytes], bytes]] = {
     "bytes": _set_bytes,
     "bit": _flip_bit,
     "header": _header_byte,
     "cut": _cut,
-    "tail cut": _cut_tail,
+    "tail cut": lambda rng, data: data[: -int(rng.integers(1, min(40, len(data))))],
     "zero tail": _zero_tail,
-    "zeros": _zero_span,
-    "span gone": _without_span,
-    "span twice": _span_twice,
-    "noise": _noise_span,
+    "zeros": _in_a_span(0.3, lambda _, data, start, stop: data[:start] + bytes(stop - start) + data[stop:]),
+    "span gone": _in_a_span(0.3, lambda _, data, start, stop: data[:start] + data[stop:]),
+    "span twice": _in_a_span(0.3, lambda _, data, start, stop: data[:stop] + data[start:]),
+    "noise": _in_a_span(0.1, lambda rng, data, start, stop: data[:start] + rng.bytes(stop - start) + data[stop:]),
     "noise between": _noise_between,
     "cut and end": _cut_and_end,
-    "bytes behind": _tail,
+    "bytes behind": lambda rng, data: data + rng.bytes(int(rng.integers(1, 400))),
 }
 
 
