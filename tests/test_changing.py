@@ -1,6 +1,5 @@
 """`remove` and `append`, killed at commit boundaries: the old revision or the new one, and a rerun finishes."""
 
-import os
 import shutil
 from functools import partial
 from itertools import product
@@ -10,10 +9,11 @@ import pytest
 from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from loaders import open_loader
+from tests.support import stopping
 from tests.support.builds import digests, succeeds
 from tests.support.finished import details, verify_here
 from tests.support.own_data import picture, write_files
-from tests.support.stopping import STOPPED, Stops, shared_stopper
+from tests.support.stopping import STOPPED, Stops
 
 LEFT_OVER = {"leftover", "extra", "card"}
 """What `verify` may find of a change that was killed: its own files, and those that nothing names."""
@@ -71,21 +71,21 @@ def _same(url):
     return {name: found[name] for name in found if name != "dataset.json" and not name.startswith("removed/")}
 
 
-def _stop_often(kind, words, url, reset, *, every, requests, environment):
+def _stop_often(kind, words, url, reset, *, every, requests):
     """Stop a change before and after every n-th boundary, look, and run it again. Returns the stops."""
-    stopper, stops, expected = shared_stopper(), 0, None
+    stops, expected = 0, None
     for when in ("after", "before"):
         boundary = 1
         while True:
             reset()
-            run = stopper.start(words, Stops((boundary,), when, requests=requests), environment)
+            run = stopping.start(words, Stops((boundary,), when, requests=requests))
             while run.wait(60) != "ended":
                 pass
             assert run.ended().code in (0, STOPPED), run.ended().stderr[-2000:]
             _is_whole(kind, url)
             if run.ended().code == STOPPED:
                 stops += 1
-                again = stopper.run(words, environment=environment)
+                again = stopping.run(words)
                 assert again.code == 0, again.stderr[-2000:]
             report = verify_here(url, deep=True)
             assert set(report.counts) <= {"card"}, f"stopped {when} boundary {boundary}: {details(report)}"
@@ -108,7 +108,7 @@ def test_a_change_that_is_killed_on_a_disk_is_finished_by_a_rerun(pets, tmp_path
     url.rename(first)
     every = {"remove": 13, "append": 17}[kind]
     copy = partial(_copied, first, url)
-    assert _stop_often(kind, words, str(url), copy, every=every, requests=False, environment={}) >= 4
+    assert _stop_often(kind, words, str(url), copy, every=every, requests=False) >= 4
 
 
 def _copied(first, url):
@@ -128,5 +128,4 @@ def test_a_change_that_is_killed_in_a_bucket_is_finished_by_a_rerun(pets, tmp_pa
         for name, data in first.items():
             storage.create(name, data)
 
-    environment = {name: os.environ[name] for name in ("STORAGE_EMULATOR_HOST",) if name in os.environ}
-    assert _stop_often(kind, words, bucket_url, reset, every=29, requests=True, environment=environment) >= 4
+    assert _stop_often(kind, words, bucket_url, reset, every=29, requests=True) >= 4

@@ -6,9 +6,10 @@ import signal
 import pytest
 
 from dataprep.demo.make import write_demo
+from tests.support import stopping
 from tests.support.builds import build_arguments, digests
 from tests.support.damage import flipped
-from tests.support.stopping import ENDED, Stops, shared_stopper
+from tests.support.stopping import ENDED, Stops
 
 EVERYWHERE = Stops(list(range(1, 2000)), "after", suspend=True)
 LONGEST_S = 120
@@ -23,14 +24,9 @@ def source(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def stopper():
-    return shared_stopper()
-
-
-def cut_off(stopper, arguments, until):
+def cut_off(arguments, until):
     """Run a build until something holds, and kill it there."""
-    run = stopper.start(arguments, EVERYWHERE)
+    run = stopping.start(arguments, EVERYWHERE)
     while not until():
         assert run.wait(LONGEST_S) != ENDED, run.ended().stderr
         run.send(signal.SIGCONT)
@@ -46,15 +42,15 @@ def arguments_of(source, output, fmt, *more):
 
 
 @pytest.fixture(scope="module")
-def half_done(stopper, source, tmp_path_factory):
+def half_done(source, tmp_path_factory):
     """By format, a build that was killed when two shards were done, and the digests of a whole one."""
 
     def made(fmt):
         folder = tmp_path_factory.mktemp(fmt)
         output = folder / "out"
         receipts = "_build/*/*/receipts/*.parquet"
-        cut_off(stopper, arguments_of(source, output, fmt), lambda: len(list(output.glob(receipts))) == 2)
-        assert stopper.run(arguments_of(source, folder / "alone", fmt)).code == 0
+        cut_off(arguments_of(source, output, fmt), lambda: len(list(output.glob(receipts))) == 2)
+        assert stopping.run(arguments_of(source, folder / "alone", fmt)).code == 0
         return output, digests(folder / "alone")
 
     return {fmt: made(fmt) for fmt in ("webdataset", "imagefolder")}
@@ -77,13 +73,13 @@ def copied(half_done, fmt, folder):
     ("fmt", "how", "more"),
     [("webdataset", "a bit", ()), ("webdataset", "gone", ("--overwrite",)), ("imagefolder", "a bit", ())],
 )
-def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more, stopper, half_done, source, tmp_path):
+def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more, half_done, source, tmp_path):
     output, expected = copied(half_done, fmt, tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
     shards = {path: path.stat().st_ino for path in output.glob("*/*.tar")}
     assert fmt == "imagefolder" or len(shards) >= 2
     damage(plan, how)
-    run = stopper.run(arguments_of(source, output, fmt, *more))
+    run = stopping.run(arguments_of(source, output, fmt, *more))
     assert run.code == 0, run.stderr
     found = "gone" if how == "gone" else "damaged ("
     assert f"warning: {plan} is {found}" in run.stderr
@@ -94,55 +90,53 @@ def test_a_build_whose_plan_is_damaged_goes_on_and_loses_no_shard(fmt, how, more
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_build_with_other_options_must_overwrite_one_whose_plan_is_damaged(how, stopper, half_done, source, tmp_path):
+def test_a_build_with_other_options_must_overwrite_one_whose_plan_is_damaged(how, half_done, source, tmp_path):
     output, _ = copied(half_done, "webdataset", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
     damage(plan, how)
     before = digests(output)
-    run = stopper.run(arguments_of(source, output, "webdataset", "--seed", 1))
+    run = stopping.run(arguments_of(source, output, "webdataset", "--seed", 1))
     assert run.code == 2
     assert "a build with another plan is under way there: --seed" in run.stderr
     assert digests(output) == before
-    run = stopper.run(arguments_of(source, output, "webdataset", "--seed", 1, "--overwrite"))
+    run = stopping.run(arguments_of(source, output, "webdataset", "--seed", 1, "--overwrite"))
     assert run.code == 0, run.stderr
-    assert stopper.run(arguments_of(source, tmp_path / "alone", "webdataset", "--seed", 1)).code == 0
+    assert stopping.run(arguments_of(source, tmp_path / "alone", "webdataset", "--seed", 1)).code == 0
     assert digests(output) == digests(tmp_path / "alone")
 
 
-def test_images_that_only_a_damaged_plan_names_are_not_overwritten_before_it_is_made_again(
-    stopper, half_done, source, tmp_path
-):
+def test_images_that_only_a_damaged_plan_names_are_not_overwritten_before_it_is_made_again(half_done, source, tmp_path):
     output, expected = copied(half_done, "imagefolder", tmp_path)
     [plan] = output.glob("_build/*/*/plan.parquet")
     damage(plan, "a bit")
     before = digests(output)
-    run = stopper.run(arguments_of(source, output, "imagefolder", "--seed", 1, "--overwrite"))
+    run = stopping.run(arguments_of(source, output, "imagefolder", "--seed", 1, "--overwrite"))
     assert run.code == 1
     assert run.stderr.strip().splitlines()[-1].startswith(f"dataprep: {plan} is damaged (CRC32C ")
     assert "run the build again with its original options" in run.stderr
     assert {name: each for name, each in digests(output).items() if name in before} == before
-    again = stopper.run(arguments_of(source, output, "imagefolder"))
+    again = stopping.run(arguments_of(source, output, "imagefolder"))
     assert again.code == 0, again.stderr
     assert digests(output) == expected
 
 
 @pytest.fixture(scope="module")
-def listed(stopper, source, tmp_path_factory):
+def listed(source, tmp_path_factory):
     """A build that was killed when its plan was made."""
     output = tmp_path_factory.mktemp("listed") / "out"
     arguments = arguments_of(source, output, "webdataset")
-    cut_off(stopper, arguments, lambda: list(output.glob("_build/*/*/plan.parquet")))
+    cut_off(arguments, lambda: list(output.glob("_build/*/*/plan.parquet")))
     return output
 
 
 @pytest.mark.parametrize("how", DAMAGES)
-def test_a_damaged_list_of_originals_is_made_again(how, stopper, half_done, listed, source, tmp_path):
+def test_a_damaged_list_of_originals_is_made_again(how, half_done, listed, source, tmp_path):
     output = tmp_path / "out"
     shutil.copytree(listed, output, symlinks=True)
     arguments = arguments_of(source, output, "webdataset")
     [kept] = output.glob("_build/source-train-*.parquet")
     damage(kept, how)
-    run = stopper.run(arguments)
+    run = stopping.run(arguments)
     assert run.code == 0, run.stderr
     assert ("source-train-" in run.stderr and "the originals are listed again" in run.stderr) == (how != "gone")
     assert digests(output) == half_done["webdataset"][1]

@@ -28,7 +28,7 @@ from dataprep.watching import (
 )
 from tests.support.adoption import upload
 from tests.support.builds import build_arguments
-from tests.support.stopping import STOPPED, shared_stopper
+from tests.support.stopping import STOPPED, run
 
 LINE = {"step": 3, "epoch": 0.5, "loss": 0.25, "images_per_s": 100.0, "wait_share": 0.1}
 
@@ -36,7 +36,7 @@ LINE = {"step": 3, "epoch": 0.5, "loss": 0.25, "images_per_s": 100.0, "wait_shar
 def stopped_build(originals, url, boundary):
     """The arguments of a build that was killed at a boundary."""
     arguments = build_arguments("imagenet", originals["imagenet"], url, "webdataset", "--num-shards", 4)
-    assert shared_stopper().run(arguments, boundary=boundary).code == STOPPED
+    assert run(arguments, boundary=boundary).code == STOPPED
     return arguments
 
 
@@ -54,13 +54,13 @@ def test_a_build_is_watched_from_its_first_shard_until_it_is_whole(originals, tm
     assert first.repaired or first.rejected
     now_s = 70.0
     assert watch.look().idle_s == 70
-    assert shared_stopper().run(arguments, boundary=25).code == STOPPED
+    assert run(arguments, boundary=25).code == STOPPED
     later = watch.look()
     assert later.finished_shards > first.finished_shards
     assert later.images_per_s == pytest.approx((later.finished_samples - first.finished_samples) / 70)
     assert later.left_s == pytest.approx((later.samples - later.finished_samples) / later.images_per_s)
     assert later.idle_s == 0
-    assert shared_stopper().run(arguments).code == 0
+    assert run(arguments).code == 0
     assert (watch.look().state, watch.look().is_over) == (COMPLETE, True)
 
 

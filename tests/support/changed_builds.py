@@ -25,8 +25,9 @@ from PIL import Image
 
 from dataprep.formats.example import byte_ranges, features_of, integers
 from dataprep.storage import open_storage
+from tests.support import stopping
 from tests.support.builds import FORMATS
-from tests.support.stopping import ENDED, SUSPENDED, Ended, Stops, shared_stopper
+from tests.support.stopping import ENDED, SUSPENDED, Ended, Stops
 
 CLASSES = ("cat", "dog", "fox")
 PICTURES, SHARDS = 12, 3
@@ -148,15 +149,15 @@ def schedule(number: int, folder: Path, bucket: str | None) -> str:
 
     end = _run(command, output, rng, act)
     ways = f"{fmt}, {kind}, {'/'.join('bucket' if '://' in place else 'disk' for place in places)}"
-    line = f"{ways}: {'; '.join(told) or 'nothing'}: {end.code} {_last(end)[:150]}"
+    line = f"{ways}: {'; '.join(told) or 'nothing'}: {end.code} {end.last_line[:150]}"
     for _ in range(4):
         if end.code == 0:
             break
-        assert "Traceback" not in end.stderr and _last(end).startswith("dataprep: "), f"{line}\n{end.stderr[-3000:]}"
+        assert "Traceback" not in end.stderr and end.last_line.startswith("dataprep: "), f"{line}\n{end.stderr[-3000:]}"
         assert open_storage(output).stat("dataset.json") is None, f"{line}: a manifest after an error"
-        _follow_advice(output, _last(end))
+        _follow_advice(output, end.last_line)
         more = ["--overwrite"] if "--overwrite" in end.stderr else []
-        end = shared_stopper().run([*command, *more], environment=_environment())
+        end = stopping.run([*command, *more])
         line += f"; then {end.code}"
     assert end.code == 0, f"{line}\n{end.stderr[-3000:]}"
     try:
@@ -175,7 +176,7 @@ def _run(command: list[object], output: str, rng: random.Random, act: Callable[[
     in_bucket = "://" in output
     boundaries = sorted(rng.sample(range(1, REQUESTS if in_bucket else BOUNDARIES), rng.choice((1, 2, 3, 4))))
     stops = Stops(boundaries, rng.choice(("before", "after")), suspend=True, requests=in_bucket)
-    running = shared_stopper().start(command, stops, _environment())
+    running = stopping.start(command, stops)
     while running.wait(LONGEST_S) != ENDED:
         assert running.state() == SUSPENDED, "a build hangs"
         act()
@@ -274,11 +275,3 @@ def _records(data: bytes) -> list[bytes]:
         found.append(data[at + 12 : at + 12 + num_bytes])
         at += 16 + num_bytes
     return found
-
-
-def _last(end: Ended) -> str:
-    return (end.stderr.strip().splitlines() or [""])[-1]
-
-
-def _environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in ("STORAGE_EMULATOR_HOST",) if name in os.environ}

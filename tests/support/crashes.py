@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -9,8 +10,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from dataprep.builder.output import open_build, read_claim
@@ -21,8 +23,9 @@ from dataprep.dataset.paths import CARDS
 from dataprep.formats import FORMATS
 from dataprep.host.cpu import children
 from dataprep.storage import open_storage
+from tests.support import stopping
 from tests.support.builds import command, dataprep, digests, is_finished
-from tests.support.stopping import STOPPED, shared_stopper
+from tests.support.stopping import STOPPED
 from tests.support.waiting import end_soon
 
 
@@ -187,25 +190,41 @@ def _shards_in_flight(output: Path) -> int:
     return len(begun - receipts_of(output))
 
 
-def stop_everywhere(arguments: list[object], output: Path, expected: dict[str, str], every: int = 1) -> int:
-    """Stop a fresh build before and after every n-th commit boundary, rerun, compare. Returns the stops made."""
+def stop_everywhere(
+    arguments: list[object],
+    output: Path,
+    expected: dict[str, str],
+    every: int = 1,
+    *,
+    faults: Callable[[], list[str]] | None = None,
+    start_over: Callable[[], object] | None = None,
+) -> int:
+    """Stop a command before and after every n-th commit boundary, rerun, compare. Returns the stops made.
+
+    Args:
+        arguments: The command; by default it builds `output`, which is not there.
+        output: The dataset.
+        expected: `digests` of what an undisturbed run leaves.
+        every: Distance between two stops.
+        faults: What a reader sees and may not, by default `unfinished_faults`.
+        start_over: Makes `output` what the command begins with, by default nothing.
+    """
     stops = 0
-    stopper = shared_stopper()
+    faults = faults or partial(unfinished_faults, output, expected)
+    start_over = start_over or partial(_remove, output)
     for when in ("before", "after"):
-        boundary = 1
-        while True:
-            run = stopper.run(arguments, boundary=boundary, when=when)
+        for boundary in itertools.count(1, every):
+            run = stopping.run(arguments, boundary=boundary, when=when)
             assert run.code in (0, STOPPED), run.stderr[-2000:]
-            assert not unfinished_faults(output, expected), unfinished_faults(output, expected)
+            assert not (found := faults()), f"stopped {when} boundary {boundary}: {found}"
             if run.code == 0:
                 break
             stops += 1
-            again = stopper.run(arguments)
+            again = stopping.run(arguments)
             assert again.code == 0, again.stderr[-2000:]
             assert digests(output) == expected, f"stopped {when} boundary {boundary}"
-            _remove(output)
-            boundary += every
-        _remove(output)
+            start_over()
+        start_over()
     return stops
 
 

@@ -22,7 +22,6 @@ from dataprep.storage import open_storage
 from tests.support.builds import command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of, stop_everywhere, workers_of
 from tests.support.picture_web import WEB, PictureWeb, laion_arguments, picture_web
-from tests.support.stopping import STOPPED, shared_stopper
 from tests.support.waiting import end_soon
 
 ROWS_PER_SHARD = 10
@@ -104,32 +103,6 @@ def reader_faults(output: Path) -> list[str]:
     return faults
 
 
-def stop_retries(arguments: list[object], output: Path, expected: dict[str, str], every: int = 1) -> int:
-    """Stop `retry-failed` before and after every n-th commit boundary; a reader finds a whole dataset each time, and
-    the same command goes on to the same end. Returns the stops made."""
-    stops, finished = 0, output.with_name("finished")
-    shutil.copytree(output, finished)
-    stopper = shared_stopper()
-    for when in ("before", "after"):
-        boundary = 1
-        while True:
-            run = stopper.run(arguments, boundary=boundary, when=when)
-            assert run.code in (0, STOPPED), run.stderr[-2000:]
-            assert reader_faults(output) == [], f"stopped {when} boundary {boundary}"
-            if run.code == 0:
-                break
-            stops += 1
-            again = stopper.run(arguments)
-            assert again.code == 0, again.stderr[-2000:]
-            assert digests(output) == expected, f"stopped {when} boundary {boundary}"
-            shutil.rmtree(output)
-            shutil.copytree(finished, output)
-            boundary += every
-        shutil.rmtree(output)
-        shutil.copytree(finished, output)
-    return stops
-
-
 def crash_cases() -> Iterator[tuple[str, Callable[[Path], str]]]:
     """For the soak."""
     for fmt in ("webdataset", "tfrecord"):
@@ -161,24 +134,27 @@ def _every_retry_boundary(fmt: str, folder: Path) -> str:
 
 
 def stop_retries_of(fmt: str, folder: Path, every: int) -> int:
-    """`stop_retries` of a table of which every third row failed at first."""
+    """Stop `retry-failed` at every n-th boundary, for a table of which every third row failed at first.
+
+    A reader finds a whole dataset each time, and the same command goes on to the same end. Returns the stops made.
+    """
     output = folder / "out"
     with picture_web() as web:
         web.faults = dict.fromkeys(range(0, 40, 3), 503)
         assert dataprep(*laion_arguments(web.write_table(folder / "t.parquet", 40), output, fmt)).returncode == 0
         web.faults = {9: 404}
-        return _stop_retries_of(output, every)
+        arguments = ["retry-failed", output, *WEB, "--workers", 1, "--json"]
+        before = shutil.copytree(output, output.with_name("before"))
+        assert dataprep(*arguments).returncode == 0
+        expected = digests(output)
 
+        def start_over() -> None:
+            shutil.rmtree(output)
+            shutil.copytree(before, output)
 
-def _stop_retries_of(output: Path, every: int) -> int:
-    arguments = ["retry-failed", output, *WEB, "--workers", 1, "--json"]
-    before = output.with_name("before")
-    shutil.copytree(output, before)
-    assert dataprep(*arguments).returncode == 0
-    expected = digests(output)
-    shutil.rmtree(output)
-    before.rename(output)
-    return stop_retries(arguments, output, expected, every)
+        start_over()
+        faults = partial(reader_faults, output)
+        return stop_everywhere(arguments, output, expected, every, faults=faults, start_over=start_over)
 
 
 def _run_and_kill(rng: random.Random, arguments: list[str]) -> bool:

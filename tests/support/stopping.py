@@ -1,43 +1,37 @@
 """Run the command line and stop it, as kill -9 or a suspended machine would, at the n-th commit boundary.
 
-    with Stopper() as stopper:
-        assert stopper.run(arguments, boundary=3, when="before").code == STOPPED
-        assert stopper.run(arguments).code == 0  # to its end
-        build = stopper.start(arguments, Stops((3, 8), suspend=True))
-        assert build.wait() == "suspended"
-        build.send(signal.SIGCONT)
+    assert run(arguments, boundary=3, when="before").code == STOPPED
+    assert run(arguments).code == 0  # to its end
+    build = start(arguments, Stops((3, 8), suspend=True))
+    assert build.wait(60) == SUSPENDED
+    build.send(signal.SIGCONT)
 
 A boundary on disk is every system call that changes what a reader or a rerun could see: link, rename, unlink, mkdir,
 rmdir, symlink. In a bucket it is every request but range reads. Shards are built in the command's own process, so that
 the count is the same every time; an image folder's files and requests are under way many at once.
-
-Commands are children of one process, which has imported what they need and does nothing but fork them: to start an
-interpreter for each takes many times as long as most of them run.
 """
 
 from __future__ import annotations
 
-import atexit
 import functools
-import gc
 import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from tests.support import shared_process, warm
+import psutil
+
+from dataprep.builder.recipe import RECIPES, build_shard, recipe_named
+from tests.support import warm
 
 BOUNDARIES = ("link", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "symlink")
 STOPPED = 9
@@ -65,97 +59,67 @@ class Ended:
     code: int
     stderr: str
 
+    @property
+    def last_line(self) -> str:
+        return (self.stderr.strip().splitlines() or [""])[-1]
+
 
 class Running:
     """A command that was started."""
 
-    def __init__(self, pid: int, ask: Callable[..., Any], stderr: Path) -> None:
-        self.pid, self._ask, self._stderr = pid, ask, stderr
-        self._state, self._code = RUNNING, 0
+    def __init__(self, process: warm.Process) -> None:
+        self._process = process
+        self._ended: Ended | None = None
 
     def state(self) -> str:
         """RUNNING, SUSPENDED or ENDED."""
-        if self._state == RUNNING:
-            self._state, self._code = self._ask(look_at=self.pid)
-        return self._state
+        if self._ended is None and self._process.poll() is None:
+            is_suspended = psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+            return SUSPENDED if is_suspended else RUNNING
+        self._ended = self._ended or Ended(self._process.returncode or 0, self._process.communicate()[1])
+        return ENDED
 
     def wait(self, longest_s: float) -> str:
         """Return the state of the process when it does not run any more, or when the time is over."""
         until_s, pause_s = time.monotonic() + longest_s, POLL_S
-        while self.state() == RUNNING and time.monotonic() < until_s:
+        while (state := self.state()) == RUNNING and time.monotonic() < until_s:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, MOST_POLL_S)
-        return self._state
+        return state
 
     def send(self, number: signal.Signals) -> None:
         """A signal, unless it has ended."""
-        if self.state() != ENDED:
-            os.kill(self.pid, number)
-            if number is not signal.SIGSTOP:
-                self._state = RUNNING
+        self._process.send_signal(number)
 
     def ended(self) -> Ended:
         """What became of it, once it has ended."""
-        assert self._state == ENDED
-        is_there = self._stderr.exists()  # not if it was killed before it opened the file
-        return Ended(self._code, self._stderr.read_text() if is_there else "")
-
-
-class Stopper:
-    """Runs commands of `dataprep`, some of them to a boundary only."""
-
-    def __enter__(self) -> Stopper:
-        self._folder = tempfile.TemporaryDirectory(prefix="stopper-")
-        self._numbers = itertools.count()
-        self._server = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            env={**os.environ, **shared_process.ONE_THREAD},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.communicate()  # it ends with its input
-        self._folder.cleanup()
-
-    def run(
-        self,
-        arguments: Sequence[object],
-        *,
-        boundary: int = 0,
-        when: str = "before",
-        environment: Mapping[str, str] | None = None,
-    ) -> Ended:
-        """Run a command to a boundary, where it exits with STOPPED; to its end if it is 0 or is not reached."""
-        running = self.start(arguments, Stops((boundary,) if boundary else (), when), environment)
-        while running.wait(60) != ENDED:
-            pass
-        return running.ended()
-
-    def start(self, arguments: Sequence[object], stops: Stops, environment: Mapping[str, str] | None = None) -> Running:
-        """Start a command beside others, in an environment with these changes."""
-        stderr = Path(self._folder.name, str(next(self._numbers)))
-        words = [str(each) for each in arguments]
-        pid = self._ask(arguments=words, stderr=str(stderr), stops=asdict(stops), environment=dict(environment or {}))
-        return Running(pid, self._ask, stderr)
-
-    def _ask(self, **words: Any) -> Any:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(f"{json.dumps(words)}\n")
-        self._server.stdin.flush()
-        return json.loads(self._server.stdout.readline())
+        assert self.state() == ENDED
+        assert self._ended is not None
+        return self._ended
 
 
 @functools.cache
-def shared_stopper() -> Stopper:
-    """Return one for all tests of this process."""
-    running = Stopper()
-    running.__enter__()
-    atexit.register(running.__exit__)
-    return running
+def _imported() -> tuple[str, ...]:
+    """Return the modules that commands need, once for the process that forks them."""
+    from dataprep.commands import retry_failed
+    from pipelines import local
+
+    of_recipes = [name for recipe in RECIPES for name in recipe_named(recipe).worker_modules]
+    return (*of_recipes, *local._BUCKET_MODULES, *retry_failed._WORKER_MODULES, *warm.DATAPREP)
+
+
+def start(arguments: Sequence[object], stops: Stops) -> Running:
+    """Start a command beside others."""
+    words = (__name__, json.dumps(asdict(stops)), *map(str, arguments))
+    return Running(warm.start(*words, environment=os.environ, folder=Path.cwd(), imported=_imported()))
+
+
+def run(arguments: Sequence[object], *, boundary: int = 0, when: str = "before") -> Ended:
+    """Run a command to a boundary, where it exits with STOPPED; to its end if it is 0 or is not reached."""
+    running = start(arguments, Stops((boundary,) if boundary else (), when))
+    while running.wait(60) != ENDED:
+        pass
+    return running.ended()
 
 
 def stop_at(stops: Stops) -> None:
@@ -194,52 +158,22 @@ def _inline_engine(do_shard: Callable[[Any, int], Any], *_: object) -> Iterator[
     yield lambda job, indexes: (do_shard(job, index) for index in indexes)
 
 
-def _serve() -> None:
-    """Answer every line of standard input: fork a command, or look at one."""
+def main() -> None:
+    """Run the command of the words after the first, which says where it stops. No function at exit is a boundary."""
     from dataprep import cli
-    from dataprep.builder.recipe import RECIPES, build_shard, recipe_named
     from dataprep.commands import retry_failed
     from dataprep.fetched.retry import retry_shard
     from pipelines import local
 
     local.open_engine = partial(_inline_engine, build_shard)
     retry_failed._local_engine = partial(_inline_engine, retry_shard)
-    of_recipes = [name for recipe in RECIPES for name in recipe_named(recipe).worker_modules]
-    for name in (*of_recipes, *local._BUCKET_MODULES, *retry_failed._WORKER_MODULES, *warm.DATAPREP):
-        import_module(name)
-    gc.freeze()
-    for line in sys.stdin:
-        words = json.loads(line)
-        print(json.dumps(_look_at(**words) if "look_at" in words else _fork(cli.main, **words)), flush=True)
-
-
-def _look_at(look_at: int) -> tuple[str, int]:
-    pid, status = os.waitpid(look_at, os.WNOHANG | os.WUNTRACED)
-    if pid == 0:
-        return RUNNING, 0
-    return (SUSPENDED, 0) if os.WIFSTOPPED(status) else (ENDED, os.waitstatus_to_exitcode(status))
-
-
-def _fork(main: Callable[[], None], **words: Any) -> int:
-    child = os.fork()
-    if child == 0:
-        _run(main, **words)
-    return child
-
-
-def _run(
-    main: Callable[[], None], arguments: list[str], stderr: str, stops: dict[str, Any], environment: dict[str, str]
-) -> None:
-    """In a child, which ends here."""
+    stops = Stops(**json.loads(sys.argv[1]))
+    if stops.boundaries:
+        stop_at(stops)
+    sys.argv = ["dataprep", *sys.argv[2:]]
     code = 1
-    for number, path in enumerate((os.devnull, os.devnull, stderr)):
-        os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
     try:
-        os.environ.update(environment)
-        if stops["boundaries"]:
-            stop_at(Stops(**stops))
-        sys.argv = ["dataprep", *arguments]
-        main()
+        cli.main()
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
@@ -251,4 +185,4 @@ def _run(
 
 
 if __name__ == "__main__":
-    _serve()
+    main()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import random
 import signal
 import tempfile
@@ -15,10 +14,11 @@ from uuid import uuid4
 
 from dataprep.demo.make import write_demo
 from dataprep.storage import open_storage
+from tests.support import stopping
 from tests.support.builds import FORMATS, build_arguments, digests
 from tests.support.finished import verify_here
 from tests.support.picture_web import laion_arguments, picture_web
-from tests.support.stopping import ENDED, RUNNING, SUSPENDED, Ended, Running, Stopper, Stops
+from tests.support.stopping import ENDED, RUNNING, SUSPENDED, Ended, Running, Stops
 
 PLANS: dict[str, tuple[object, ...]] = {"seed 0": (), "seed 1": ("--seed", 1), "smaller": ("--resize", 64)}
 LAION_PLANS: dict[str, tuple[object, ...]] = {"as it is": (), "smaller": ("--image-size", 32)}
@@ -64,14 +64,14 @@ def schedule(number: int, folder: Path, bucket: str | None) -> str:
     expected = {line.plan: reference(kind, line.plan) for line in lines}
     ends = _run(rng, lines)
     told = "; ".join(
-        f"{line.plan}{' --overwrite' if line.overwrite else ''}: {end.code} {_last_line(end)[:160]}"
+        f"{line.plan}{' --overwrite' if line.overwrite else ''}: {end.code} {end.last_line[:160]}"
         for line, end in zip(lines, ends, strict=True)
     )
     ended = f"{kind}, {'bucket' if in_bucket else 'disk'}; {told}"
     for end in ends:
         assert "Traceback" not in end.stderr, f"{ended}\n{end.stderr[-3000:]}"
         assert end.code in (0, 1, 2, -signal.SIGKILL), ended
-        assert end.code <= 0 or _last_line(end).startswith("dataprep: "), f"{ended}\n{end.stderr[-2000:]}"
+        assert end.code <= 0 or end.last_line.startswith("dataprep: "), f"{ended}\n{end.stderr[-2000:]}"
     again = _finish(lines, ends, expected, ended)
     if in_bucket:
         open_storage(output.rpartition("/")[0]).delete_tree(output.rpartition("/")[2])
@@ -82,7 +82,7 @@ def schedule(number: int, folder: Path, bucket: str | None) -> str:
 def reference(kind: str, plan: str) -> dict[str, str]:
     """Digests of a dataset that was built alone, and verified."""
     output = Path(tempfile.mkdtemp(prefix="two-builds-")) / "out"
-    alone = _stopper().run(_words(kind, plan, str(output)))
+    alone = stopping.run(_words(kind, plan, str(output)))
     assert alone.code == 0, alone.stderr
     assert not verify_here(output, deep=True).findings
     return digests(output)
@@ -103,9 +103,9 @@ def _finish(lines: list[Line], ends: list[Ended], expected: dict[str, dict[str, 
         assert overwriting or all(end.code for end in ends), f"{ended}: no dataset, and one said that it is whole"
         line = lines[1]
         words = line.words()
-    again = _stopper().run(words, environment=_environment())
+    again = stopping.run(words)
     if again.code and "--overwrite" in again.stderr:
-        again = _stopper().run([*words, "--overwrite"], environment=_environment())
+        again = stopping.run([*words, "--overwrite"])
     assert again.code == 0, f"{ended}; again: {again.stderr[-1500:]}"
     found, due = digests(line.output), expected[line.plan]
     assert found == due, f"{ended}; again, another dataset: {sorted(found.items() ^ due.items())[:6]}"
@@ -145,27 +145,13 @@ def _turn(rng: random.Random, running: Running) -> None:
 def _start(rng: random.Random, line: Line) -> Running:
     boundaries = sorted(rng.sample(range(1, BOUNDARIES), rng.choice((0, 1, 2, 4))))
     stops = Stops(boundaries, rng.choice(("before", "after")), suspend=True, requests="://" in line.output)
-    return _stopper().start(line.words(), stops, _environment())
-
-
-def _last_line(end: Ended) -> str:
-    return (end.stderr.strip().splitlines() or [""])[-1]
+    return stopping.start(line.words(), stops)
 
 
 def _words(kind: str, plan: str, output: str) -> list[object]:
     if kind in FORMATS:
         return build_arguments("coco-dup5", _originals(), output, kind, "--num-shards", 3, *PLANS[plan])
     return laion_arguments(_table(), output, kind.removeprefix("laion "), "--workers", 1, *LAION_PLANS[plan])
-
-
-def _environment() -> dict[str, str]:
-    """The forking process may be older than the emulator."""
-    return {name: os.environ[name] for name in ("STORAGE_EMULATOR_HOST",) if name in os.environ}
-
-
-@cache
-def _stopper() -> Stopper:
-    return _for_all.enter_context(Stopper())
 
 
 @cache

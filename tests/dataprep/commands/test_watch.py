@@ -8,7 +8,7 @@ import pytest
 from dataprep.commands.watch import command
 from dataprep.errors import UsageError
 from tests.support.builds import build_arguments, printed
-from tests.support.stopping import STOPPED, shared_stopper
+from tests.support.stopping import STOPPED, run
 
 LINE = {"step": 3, "epoch": 0.5, "loss": 0.25}
 
@@ -20,7 +20,7 @@ def watched(*words):
 @pytest.fixture
 def stopped(originals, tmp_path):
     arguments = build_arguments("imagenet", originals["imagenet"], tmp_path / "out", "webdataset", "--num-shards", 4)
-    assert shared_stopper().run(arguments, boundary=30).code == STOPPED
+    assert run(arguments, boundary=30).code == STOPPED
     return tmp_path / "out"
 
 
