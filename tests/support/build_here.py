@@ -64,9 +64,9 @@ def in_this_process(job: BuildJob, indexes: Sequence[int]) -> Iterator[ShardRece
     return (build_shard(job, index) for index in indexes)
 
 
-def whole(asked: BuildRequest) -> Manifest:
-    """Build it."""
-    return run_build(asked, in_this_process, Quiet()).manifest
+def whole(asked: Any, progress: Any = None) -> Manifest:
+    """Do what is requested: a build or a conversion."""
+    return run_build(asked, in_this_process, progress or Quiet()).manifest
 
 
 def standing(originals: Mapping[str, Path], url: object, fmt: str = "webdataset") -> Manifest:

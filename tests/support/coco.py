@@ -11,14 +11,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.plan import BuildOptions, BuildRequest
-from dataprep.builder.recipe import build_shard
 from dataprep.dataset.records import Manifest
 from dataprep.demo.make import write_demo
 from dataprep.sources.coco_annotations import KINDS
-from tests.support.build_here import Quiet
+from tests.support.build_here import whole
 from tests.support.own_data import picture, write_files
 from tests.support.raw_zip import Entry, zip_file
 
@@ -101,8 +99,7 @@ def coco_request(source: object, output: object, fmt: str = "webdataset", **opti
 
 def build_coco(source: object, output: object, fmt: str = "webdataset", **options: Any) -> Manifest:
     """Build it in this process."""
-    asked = coco_request(source, output, fmt, **options)
-    return run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet()).manifest
+    return whole(coco_request(source, output, fmt, **options))
 
 
 def build_small(source: object, output: object, fmt: str = "webdataset", **options: Any) -> Manifest:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dataprep.builder.archives import ConversionRequest
-from dataprep.builder.driver import run_build
 from dataprep.builder.plan import BuildOptions
-from dataprep.builder.recipe import build_shard
 from dataprep.dataset.adopted import check_named, links_of, open_data
 from dataprep.dataset.index import ANNOTATIONS, open_index
 from dataprep.dataset.manifest import read_manifest
@@ -15,7 +13,7 @@ from dataprep.dataset.records import Manifest
 from dataprep.sources.base import UNSTATED, Conversion, OwnData, name_from
 from dataprep.storage import open_storage
 from tests.support.adoption import read_all
-from tests.support.build_here import Quiet
+from tests.support.build_here import whole
 
 
 def request(url: object, output: object, fmt: str = "webdataset", **more: Any) -> ConversionRequest:
@@ -52,14 +50,8 @@ def request(url: object, output: object, fmt: str = "webdataset", **more: Any) -
 
 def converted(url: object, output: object, fmt: str = "webdataset", **more: Any) -> Manifest:
     """Convert, and return the manifest; the `progress` hears of it."""
-    progress = more.pop("progress", Quiet())
+    progress = more.pop("progress", None)
     return whole(request(url, output, fmt, **more), progress)
-
-
-def whole(asked: ConversionRequest, progress: Any = None) -> Manifest:
-    """Do what is requested, and return the manifest."""
-    build = run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), progress or Quiet())
-    return build.manifest
 
 
 def content(url: object) -> dict[str, Any]:

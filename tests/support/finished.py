@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.plan import BuildOptions, BuildRequest
-from dataprep.builder.recipe import build_shard
-from dataprep.commands.progress import BuildProgress, VerifyProgress
+from dataprep.commands.progress import VerifyProgress
 from dataprep.verification.run import Report, verify
+from tests.support.build_here import whole
 from tests.support.faults import Damaged
 from tests.support.shared import made_once, shared_folder
 
@@ -50,7 +49,7 @@ def build_here(dataset: str, source: object, output: object, fmt: str, check: An
         output_url=str(output),
         max_reject_ratio=1.0,
     )
-    run_build(request, lambda job, indexes: (build_shard(job, index) for index in indexes), BuildProgress(quiet=True))
+    whole(request)
     return str(output)
 
 

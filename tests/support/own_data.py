@@ -10,12 +10,11 @@ from typing import Any
 
 from PIL import Image
 
-from dataprep.builder.driver import prepare, run_build
+from dataprep.builder.driver import prepare
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan
-from dataprep.builder.recipe import build_shard
 from dataprep.dataset.records import Manifest
 from dataprep.sources.base import OwnData
-from tests.support.build_here import Quiet
+from tests.support.build_here import Quiet, whole
 
 CAPTIONS = ("a cat on a mat", "Grünfink \u2028 🐦", 'a "quoted" back\\slash', "", "line\nend")
 SPLITS = {"train": 7, "val": 3}
@@ -128,8 +127,7 @@ def request(source: object, output: object, fmt: str = "webdataset", **own: Any)
 
 def build_own(source: object, output: object, fmt: str = "webdataset", **own: Any) -> Manifest:
     """Build it."""
-    asked = request(source, output, fmt, **own)
-    return run_build(asked, lambda job, indexes: (build_shard(job, index) for index in indexes), Quiet()).manifest
+    return whole(request(source, output, fmt, **own))
 
 
 def planned(source: object, notes: Notes | None = None, **own: Any) -> Plan:

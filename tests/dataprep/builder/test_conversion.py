@@ -15,9 +15,9 @@ from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
 from tests.support.adoption import adopt_here
-from tests.support.build_here import Quiet, in_this_process
+from tests.support.build_here import Quiet, in_this_process, whole
 from tests.support.builds import digests
-from tests.support.converting import content, converted, request, whole
+from tests.support.converting import content, converted, request
 from tests.support.own_data import build_own
 from tests.support.shared import made_once, shared_folder
 
