@@ -3,8 +3,8 @@ row has the right status, and what comes in another order gives the same shards.
 
 from __future__ import annotations
 
-from tests.support.laion_mixture import build_twice
+from tests.support.laion_builds import build_twice
 
 
 def test_every_row_gets_its_expected_status_and_the_order_of_answers_changes_no_shard(tmp_path):
-    build_twice(tmp_path, "webdataset", rows=320, hosts=100, rows_per_shard=160)
+    build_twice("webdataset", tmp_path, rows=320, hosts=100, rows_per_shard=160)

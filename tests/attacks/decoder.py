@@ -19,8 +19,8 @@ from loaders import open_loader
 from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder
 from tests.attacks import Attack
+from tests.support.fuzz_jpeg import run_sanitised
 from tests.support.jpeg_parts import HUFFMAN_TABLES, many_scans, without
-from tests.support.sanitised_jpeg import run_sanitised
 
 
 def _frames_among_photographs(folder: Path) -> str:

@@ -13,6 +13,7 @@ from dataprep.dataset.records import Event
 from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder
 from tests.loaders.decode.test_decoders import BACKENDS, by_pillow, needs_extension, picture
+from tests.support.fuzz_jpeg import run_sanitised
 from tests.support.jpeg_parts import (
     ADOBE,
     HUFFMAN_TABLES,
@@ -21,7 +22,6 @@ from tests.support.jpeg_parts import (
     with_empty_huffman_tables,
     without,
 )
-from tests.support.sanitised_jpeg import run_sanitised
 
 SIDE = 96
 COMPLETE = View(0, 0, SIDE, SIDE, SIDE, SIDE, 0, 0, 0)

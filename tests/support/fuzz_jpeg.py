@@ -2,7 +2,7 @@
 
 Exits with 0 if it lived, took at most 60 s of the processor an image and little memory, and no image changed another.
 Command:   PYTHONPATH=. python tests/support/fuzz_jpeg.py --images 3000
-Sanitised: `run_sanitised` of tests/support/sanitised_jpeg.py.
+Sanitised: `run_sanitised`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import io
+import os
+import subprocess
+import sys
+import sysconfig
 import time
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
@@ -175,6 +180,46 @@ def _view(module, rng: np.random.Generator, data: bytes) -> list[int]:
     resized = [int(side) for side in rng.integers(SIZE, 2 * SIZE, 2)]
     window = [int(rng.integers(0, side - SIZE + 1)) for side in resized]
     return [top, left, box_height, box_width, *resized, *window, int(rng.integers(2))]
+
+
+REPOSITORY = Path(__file__).parents[2]
+FLAGS = ["-g", "-shared", "-fPIC", "-ffp-contract=off", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+
+
+def build_sanitised(folder: Path, optimisation: str) -> Path:
+    """The extension's file. It can only be loaded where the sanitizers are preloaded."""
+    target = folder / f"_jpeg{optimisation}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    include = sysconfig.get_paths()["include"]
+    source = REPOSITORY / "loaders/decode/_jpeg.c"
+    subprocess.run(["gcc", optimisation, *FLAGS, f"-I{include}", str(source), "-ljpeg", "-o", str(target)], check=True)
+    return target
+
+
+def run_sanitised(folder: Path, *, images: int, seed: int, optimisation: str = "-O1") -> str:
+    """Decode that many mutated images in sequences; what the fuzzer says at its end.
+
+    Raises:
+        AssertionError: With a sanitizer's report, or what differed from the same image alone.
+    """
+    module = build_sanitised(folder, optimisation)
+    libraries = [_library(name) for name in ("libasan.so", "libubsan.so")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONMALLOC": "malloc",
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": "detect_leaks=0",
+    }
+    command = [sys.executable, __file__, "--images", str(images), "--seed", str(seed), "--module", str(module)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.strip()
+
+
+def _library(name: str) -> str:
+    return subprocess.run(
+        ["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 if __name__ == "__main__":
