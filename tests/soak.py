@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
@@ -47,11 +47,9 @@ from tests.support.fetching import fetch_mixture
 from tests.support.finished import build_here, verify_here
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.histories import history, revisions
-from tests.support.hostile import HOSTILE
-from tests.support.hostile_build import fault_of
+from tests.support.hostile import HOSTILE, fault_of
 from tests.support.jpeg_crops import compare_crops
-from tests.support.laion_memory import plan_flat
-from tests.support.laion_mixture import build_twice
+from tests.support.laion_builds import build_twice, plan_flat
 from tests.support.living import killed_and_changed
 from tests.support.loading import killed_and_resumed, mixture_killed_and_resumed
 from tests.support.map_kills import column_digests, kill_maps, map_words
@@ -161,7 +159,7 @@ RECIPES = {
 }
 """Every recipe as `build_arguments` takes it, with its originals."""
 
-fitting, learning = on_use("tests.support.fitting"), on_use("tests.support.learning")
+learning = on_use("tests.support.learning")
 training, training_fsdp = on_use("tests.support.training"), on_use("tests.support.training_fsdp")
 training_changes = on_use("tests.support.training_changes")
 watched_runs = on_use("tests.support.watched_runs")
@@ -172,6 +170,13 @@ LONG_MARK = "pytest.mark." + "long"
 PUBLISHED = ("coco-dup5", "imagenet")
 Case = tuple[str, Callable[[Path], object]]
 """A name, and what runs it in an empty folder; what it returns is shown and kept."""
+
+
+def each(name: str, run: Callable[..., object], values: Iterable[Any]) -> Iterator[Case]:
+    """Yield a case for each value, or each tuple of values, which its name and `run` get before the folder."""
+    for value in values:
+        some = value if isinstance(value, tuple) else (value,)
+        yield name.format(*some), partial(run, *some)
 
 
 @cache
@@ -199,9 +204,7 @@ def bucket_url(name: str) -> str:
 
 
 def odd_images() -> Iterator[Case]:
-    for fmt in FORMATS:
-        for place in ("disk", "bucket"):
-            yield f"{fmt} {place}", partial(_build_and_verify, fmt, place)
+    return each("{} {}", _build_and_verify, product(FORMATS, ("disk", "bucket")))
 
 
 def _build_and_verify(fmt: str, place: str, folder: Path) -> str:
@@ -221,18 +224,15 @@ KILLS_A_PAIR = 17
 
 
 def same_bytes() -> Iterator[Case]:
-    for dataset in RECIPES:
-        for fmt in FORMATS:
-            for way in ("2 workers", "4 workers", "FnApiRunner", "bucket", "killed and resumed", "moved originals"):
-                yield f"{dataset} {fmt} {way}", partial(_same_bytes, dataset, fmt, way)
-    for fmt in FORMATS:
-        yield f"coco-dup5 {fmt} physical", partial(_same_physical, fmt)
+    ways = ("2 workers", "4 workers", "FnApiRunner", "bucket", "killed and resumed", "moved originals")
+    yield from each("{} {} {}", _same_bytes, product(RECIPES, FORMATS, ways))
+    yield from each("coco-dup5 {} physical", _same_physical, FORMATS)
 
 
 @cache
-def reference(dataset: str, fmt: str, *more: object) -> dict[str, str]:
+def reference(dataset: str, fmt: str, *more: object, images: int = 600) -> dict[str, str]:
     with tempfile.TemporaryDirectory(prefix="soak-reference-") as folder:
-        build(dataset, originals(RECIPES[dataset], 600), f"{folder}/out", fmt, *more, "--workers", 1)
+        build(dataset, originals(RECIPES[dataset], images), f"{folder}/out", fmt, *more, "--workers", 1)
         return digests(f"{folder}/out")
 
 
@@ -283,37 +283,24 @@ KILLS_A_ROUND = 4
 
 def crashes() -> Iterator[Case]:
     for fmt in FORMATS:
-        yield f"every commit boundary, {fmt}", partial(_every_boundary, fmt)
-    yield "every commit boundary, a user's own pictures with annotations", _every_boundary_of_own_data
-    yield "every commit boundary, a conversion", _every_boundary_of_a_conversion
-    for number in range(KILL_ROUNDS):
-        yield f"random kills, round {number}", partial(_random_kills, number)
-    for number in range(10):
-        yield f"one request in ten fails, round {number}", partial(_failing_requests, number)
+        yield f"every commit boundary, {fmt}", partial(_every_boundary, "imagenet", fmt, 600, ("--num-shards", 3))
+    one = ("--num-shards", 1)
+    yield (
+        "every commit boundary, a user's own pictures with annotations",
+        partial(_every_boundary, "folder", "imagefolder", 8, one),
+    )
+    yield "every commit boundary, a conversion", partial(_every_boundary, "convert", "imagefolder", 8, one)
+    yield from each("random kills, round {}", _random_kills, range(KILL_ROUNDS))
+    yield from each("one request in ten fails, round {}", _failing_requests, range(10))
 
 
-def _every_boundary(fmt: str, folder: Path) -> str:
-    more = ("--num-shards", 3, "--split", "val")
-    expected = reference("imagenet", fmt, *more)
-    arguments = build_arguments("imagenet", originals("imagenet", 600), folder / "out", fmt, *more)
-    return f"{stop_everywhere(arguments, folder / 'out', expected, 1 if fmt != 'imagefolder' else 2)} stops"
-
-
-def _every_boundary_of_own_data(folder: Path) -> str:
-    """The annotations of an image folder are one more file to publish, after its images."""
-    more = ("--num-shards", 1, "--split", "train")
-    write_pets(folder / "pets", 8)
-    build("folder", folder / "pets", folder / "reference", "imagefolder", *more, "--workers", 1)
-    arguments = build_arguments("folder", folder / "pets", folder / "out", "imagefolder", *more)
-    return f"{stop_everywhere(arguments, folder / 'out', digests(folder / 'reference'))} stops"
-
-
-def _every_boundary_of_a_conversion(folder: Path) -> str:
-    """Each boundary of a build from an index instead of originals, with annotations in an image folder."""
-    more, finished = ("--num-shards", 1, "--split", "train"), originals("finished", 8)
-    build("convert", finished, folder / "reference", "imagefolder", *more, "--workers", 1)
-    arguments = build_arguments("convert", finished, folder / "out", "imagefolder", *more)
-    return f"{stop_everywhere(arguments, folder / 'out', digests(folder / 'reference'))} stops"
+def _every_boundary(dataset: str, fmt: str, images: int, shards: tuple[object, ...], folder: Path) -> str:
+    """The annotations of an image folder are one more file to publish; a conversion reads an index, no originals."""
+    more = (*shards, "--split", "val" if dataset == "imagenet" else "train")
+    expected = reference(dataset, fmt, *more, images=images)
+    arguments = build_arguments(dataset, originals(RECIPES[dataset], images), folder / "out", fmt, *more)
+    every = 2 if (dataset, fmt) == ("imagenet", "imagefolder") else 1
+    return f"{stop_everywhere(arguments, folder / 'out', expected, every)} stops"
 
 
 def _random_kills(number: int, folder: Path) -> str:
@@ -418,8 +405,7 @@ def _hostile(case: object, folder: Path) -> str:
 
 
 def load_resume() -> Iterator[Case]:
-    for number in range(20):
-        yield f"killed and resumed on 4, 2 and 1 ranks, round {number}", partial(_load_resume, number)
+    return each("killed and resumed on 4, 2 and 1 ranks, round {}", _load_resume, range(20))
 
 
 def _load_resume(number: int, folder: Path) -> str:
@@ -428,13 +414,7 @@ def _load_resume(number: int, folder: Path) -> str:
 
 
 def living() -> Iterator[Case]:
-    for number in range(200):
-        yield f"history {number}", partial(_living, number)
-
-
-@cache
-def _revisions() -> dict[str, list[str]]:
-    return revisions(Path(tempfile.mkdtemp(prefix="soak-histories-")))
+    return each("history {}", lambda number, folder: killed_and_changed(folder, random.Random(number)), range(200))
 
 
 def rechecks() -> Iterator[Case]:
@@ -442,18 +422,18 @@ def rechecks() -> Iterator[Case]:
     yield "10,000 images of 200 hosts", lambda folder: check_minds(folder, 10_000, 1_000)
 
 
+@cache
+def _revisions() -> dict[str, list[str]]:
+    return revisions(Path(tempfile.mkdtemp(prefix="soak-histories-")))
+
+
 def histories() -> Iterator[Case]:
-    for number in range(500):
-        yield f"history {number}", partial(_history, number)
+    return each("history {}", _history, range(500))
 
 
 def _history(number: int, folder: Path) -> str:
     samples, state_bytes = history(random.Random(number), _revisions())
     return f"{samples} samples, none twice or skipped; largest state {state_bytes} bytes"
-
-
-def _living(number: int, folder: Path) -> str:
-    return killed_and_changed(folder, random.Random(number))
 
 
 @cache
@@ -466,8 +446,7 @@ def loaded(fmt: str, images: int = 600, dataset: str = "imagenet") -> Path:
 def mixtures() -> Iterator[Case]:
     for first in range(0, 4000, MIXTURES_A_CASE):
         yield f"orders {first} to {first + MIXTURES_A_CASE - 1}", partial(_mixed_orders, first)
-    for number in range(20):
-        yield f"killed at 8 ranks, resumed at 6, 4, 3, 2 and 1, round {number}", partial(_mixed_kills, number)
+    yield from each("killed at 8 ranks, resumed at 6, 4, 3, 2 and 1, round {}", _mixed_kills, range(20))
 
 
 def _mixed_orders(first: int, _folder: Path) -> str:
@@ -493,9 +472,7 @@ def _mixed_kills(number: int, folder: Path) -> str:
 
 
 def load_memory() -> Iterator[Case]:
-    for fmt in FORMATS:
-        for processes in (0, 2):
-            yield f"50 epochs, {fmt}, {processes} processes", partial(_load_memory, fmt, processes)
+    return each("50 epochs, {}, {} processes", _load_memory, product(FORMATS, (0, 2)))
 
 
 def _load_memory(fmt: str, processes: int, _folder: Path) -> str:
@@ -511,8 +488,7 @@ def _load_memory(fmt: str, processes: int, _folder: Path) -> str:
 
 def load_transforms() -> Iterator[Case]:
     """timm's augmentation, the same for any number of worker processes."""
-    for number in (1, 2, 4):
-        yield f"{number} processes", partial(_load_transforms, number)
+    return each("{} processes", _load_transforms, (1, 2, 4))
 
 
 def _load_transforms(number: int, _folder: Path) -> str:
@@ -542,8 +518,7 @@ def _long_tests(path: Path, folder: Path) -> str:
 
 
 def replicate() -> Iterator[Case]:
-    for fmt in FORMATS:
-        yield f"killed 20 times and resumed, {fmt}", partial(_replicate, fmt)
+    return each("killed 20 times and resumed, {}", _replicate, FORMATS)
 
 
 def _replicate(fmt: str, _folder: Path) -> str:
@@ -585,7 +560,7 @@ EXACT_ENTRIES = ("train.pretrain_mae", "train.train_vit", "train.train_resnet")
 
 
 def exact_flags(module: str) -> dict[str, object]:
-    runs = dict(zip(EXACT_ENTRIES, (training.LONG, training_fsdp.LONG, fitting.EXACT), strict=True))
+    runs = dict(zip(EXACT_ENTRIES, (training.LONG, training_fsdp.LONG, learning.RESNET_EXACT), strict=True))
     return {"device": "cpu" if module == "train.train_resnet" else "xla", **runs[module]}
 
 
@@ -597,9 +572,7 @@ def uninterrupted(module: str) -> dict[int, float]:
 
 
 def train_exact() -> Iterator[Case]:
-    for module in EXACT_ENTRIES:
-        for number in range(10):
-            yield f"{module} killed {number}", partial(_train_killed, module, number)
+    yield from each("{} killed {}", _train_killed, product(EXACT_ENTRIES, range(10)))
     yield "train.train_resnet_jax killed 10 times", lambda folder: training_jax.many_kills(training_data(), folder, 10)
 
 
@@ -612,8 +585,7 @@ def _train_killed(module: str, number: int, folder: Path) -> str:
 
 def train_changes() -> Iterator[Case]:
     """A masked autoencoder on XLA whose batch is doubled at one resume and whose mixture changes at another."""
-    for number in range(3):
-        yield f"killed 10 times, round {number}", partial(_train_changes, number)
+    return each("killed 10 times, round {}", _train_changes, range(3))
 
 
 def _train_changes(number: int, folder: Path) -> str:
@@ -634,14 +606,13 @@ LOG_KILLS = 20
 
 def train_watched() -> Iterator[Case]:
     """Logs in a bucket, traces of runs and the time of their causes, as TensorBoard and xprof read them."""
-    yield f"killed {LOG_KILLS} times, logs in a bucket", _logs_killed
+    yield (
+        f"killed {LOG_KILLS} times, logs in a bucket",
+        lambda _: watched_runs.killed_logs(training_data(), bucket_url("logs"), LOG_KILLS, random.Random(0)),
+    )
     for framework in ("torch", "jax"):
         yield f"a trace of {framework}", partial(_traced, framework)
     yield "delays are counted for their causes", lambda folder: watched_runs.counted_delays(training_data(), folder)
-
-
-def _logs_killed(_folder: Path) -> str:
-    return watched_runs.killed_logs(training_data(), bucket_url("logs"), LOG_KILLS, random.Random(0))
 
 
 def _traced(framework: str, folder: Path) -> str:
@@ -649,50 +620,36 @@ def _traced(framework: str, folder: Path) -> str:
 
 
 def train_devices() -> Iterator[Case]:
-    for devices in (4, 8):
-        yield f"{devices} devices, 50 steps", partial(_train_devices, devices)
-
-
-def _train_devices(devices: int, folder: Path) -> str:
-    return training_fsdp.many_devices(training_data(), folder, devices)
+    return each(
+        "{} devices, 50 steps",
+        lambda devices, folder: training_fsdp.many_devices(training_data(), folder, devices),
+        (4, 8),
+    )
 
 
 def train_learns() -> Iterator[Case]:
     yield "reconstruction of photographs", learning.reconstructs
     yield "features of textures, probed", learning.learns
     yield "a ViT fits 500 images", learning.fits
-    yield "a ResNet fits 500 images", fitting.fit
+    yield "a ResNet fits 500 images", learning.fits_resnet
     yield "a ResNet in JAX fits 500 images", training_jax.fit
 
 
 def laion_statuses() -> Iterator[Case]:
     """LAION: the web at its worst, in two orders, gives one dataset."""
-    for fmt in ("webdataset", "tfrecord"):
-        yield f"20,000 URLs twice, {fmt}", partial(_laion_twice, fmt)
-
-
-def _laion_twice(fmt: str, folder: Path) -> str:
-    return build_twice(folder, fmt, rows=20_000, hosts=200, rows_per_shard=2_000)
+    run = partial(build_twice, rows=20_000, hosts=200, rows_per_shard=2_000)
+    return each("20,000 URLs twice, {}", run, ("webdataset", "tfrecord"))
 
 
 def laion_memory() -> Iterator[Case]:
     """LAION: plans of 50 million rows."""
-    for kind in ("parquet", "jsonl"):
-        yield f"a plan of 50 million rows, {kind}", partial(_laion_plan, kind)
-
-
-def _laion_plan(kind: str, folder: Path) -> str:
-    return plan_flat(folder, kind, 50_000_000)
+    return each("a plan of 50 million rows, {}", partial(plan_flat, rows=50_000_000), ("parquet", "jsonl"))
 
 
 def planning() -> Iterator[Case]:
     """Plans of ImageNet-21k's 14.2 million samples, of 50 million rows of a table, and of a million files on disk."""
-    for count, kind in ((14_200_000, "list"), (50_000_000, "list"), (1_000_000, "folder"), (50_000_000, "table")):
-        yield f"{count:,} samples, {kind}", partial(_plan_samples, count, kind)
-
-
-def _plan_samples(count: int, kind: str, folder: Path) -> str:
-    return plan_samples(folder, count, kind)
+    counts = ((14_200_000, "list"), (50_000_000, "list"), (1_000_000, "folder"), (50_000_000, "table"))
+    return each("{:,} samples, {}", plan_samples, counts)
 
 
 PACKS_CASES, PACKS_IN_CASE, PACKS_KILLS = 40, 100, 20
@@ -700,10 +657,8 @@ PACKS_CASES, PACKS_IN_CASE, PACKS_KILLS = 40, 100, 20
 
 def packs() -> Iterator[Case]:
     """Packs: 4,000 random configurations against a slow reference, and 20 runs on 8 ranks that end as one."""
-    for number in range(PACKS_CASES):
-        yield f"{PACKS_IN_CASE} random configurations, {number}", partial(_packs_random, number)
-    for number in range(PACKS_KILLS):
-        yield f"killed at 8 ranks, resumed at 6, 4, 3, 2 and 1, round {number}", partial(_packs_killed, number)
+    yield from each(f"{PACKS_IN_CASE} random configurations, {{}}", _packs_random, range(PACKS_CASES))
+    yield from each("killed at 8 ranks, resumed at 6, 4, 3, 2 and 1, round {}", _packs_killed, range(PACKS_KILLS))
 
 
 def _packs_random(number: int, _folder: Path) -> str:
@@ -716,41 +671,24 @@ def _packs_killed(number: int, folder: Path) -> str:
     return f"{packs_killed_and_resumed(loaded(fmt), folder, random.Random(number))} batches"
 
 
-SCHEDULES = 1000
-
-
 def two_builds() -> Iterator[Case]:
-    """Two builds at one place, suspended and resumed at random, half of them in a bucket."""
-    for number in range(SCHEDULES):
-        yield f"schedule {number}", partial(_two_at_one_place, number)
+    """1,000 times two builds at one place, suspended and resumed at random, half of them in a bucket."""
+    return each("schedule {}", _two_at_one_place, range(1000))
 
 
 def _two_at_one_place(number: int, folder: Path) -> str:
     return schedule(number, folder, bucket_url("two-builds") if number % 2 else None)
 
 
-CHANGES = 500
-
-
 def changes() -> Iterator[Case]:
     """Outputs and originals that others change between any two steps of a build: exit 0 means complete and right."""
-    for number in range(CHANGES):
-        yield f"schedule {number}", partial(_changed, number)
-
-
-def _changed(number: int, folder: Path) -> str:
-    return changed_builds.schedule(number, folder, bucket_url("changes"))
-
-
-PARTS_KILLED = 10
+    run = changed_builds.schedule
+    return each("schedule {}", lambda number, folder: run(number, folder, bucket_url("changes")), range(500))
 
 
 def parts() -> Iterator[Case]:
     """1, 2, 3 and 8 parts, some of which are killed for good, and two groups of other numbers at once."""
-    for counts in ((1,), (2,), (3,), (8,), (2, 3)):
-        for fmt in FORMATS:
-            for number in range(PARTS_KILLED):
-                yield f"{counts} parts {fmt} {number}", partial(_parts, counts, fmt, number)
+    return each("{} parts {} {}", _parts, product(((1,), (2,), (3,), (8,), (2, 3)), FORMATS, range(10)))
 
 
 def _parts(counts: tuple[int, ...], fmt: str, number: int, folder: Path) -> str:
@@ -767,14 +705,12 @@ def _parts(counts: tuple[int, ...], fmt: str, number: int, folder: Path) -> str:
     return f"{len(killed)} killed, {built} of {num_shards} shards built"
 
 
-MAP_KILLS, MAP_ROUNDS = 10, 5
+MAP_KILLS = 10
 
 
 def columns() -> Iterator[Case]:
     """`dataprep map` killed 50 times in a pool, and in parts, of which one is killed, or on Beam: the same bytes."""
-    for way in ("pool", "parts"):
-        for number in range(MAP_ROUNDS):
-            yield f"{MAP_KILLS} kills, {way} {number}", partial(_map_killed, way, number)
+    yield from each(f"{MAP_KILLS} kills, {{}} {{}}", _map_killed, product(("pool", "parts"), range(5)))
     for words in (("--workers", 4), ("--runner", "FnApiRunner", "--workers", 2)):
         yield " ".join(map(str, words)), partial(_mapped_alike, words)
 
@@ -811,8 +747,7 @@ def attacks() -> Iterator[Case]:
 
 def jpeg_crops() -> Iterator[Case]:
     """100,000 random crops in every form of JPEG, restart markers among them, each beside a full decode."""
-    for seed in range(100):
-        yield f"crops {seed}", partial(_jpeg_crops, seed)
+    return each("crops {}", _jpeg_crops, range(100))
 
 
 def _jpeg_crops(seed: int, _folder: Path) -> str:
@@ -820,14 +755,12 @@ def _jpeg_crops(seed: int, _folder: Path) -> str:
     return f"{compare_crops(1000 + seed, pictures=2, most_pixels=most_pixels)} crops"
 
 
-MUTANTS_OF_A_FORMAT, MUTANTS_A_CASE = 4_000, 2_000
+MUTANTS_A_CASE, SOUND_A_CASE = 2_000, 10_000
 
 
 def picture_verdicts() -> Iterator[Case]:
     """20,000 mutants of pictures: none that a build or a loader keeps is refused by two other decoders."""
-    for kind in PICTURE_FORMATS:
-        for first in range(0, MUTANTS_OF_A_FORMAT, MUTANTS_A_CASE):
-            yield f"{kind} from {first}", partial(_picture_verdicts, kind, first)
+    return each("{} from {}", _picture_verdicts, product(PICTURE_FORMATS, range(0, 4_000, MUTANTS_A_CASE)))
 
 
 def _picture_verdicts(kind: str, first: int, _folder: Path) -> str:
@@ -836,23 +769,18 @@ def _picture_verdicts(kind: str, first: int, _folder: Path) -> str:
     return json.dumps(found)
 
 
-SOUND_MUTANTS, SOUND_A_CASE = 1_000_000, 10_000
-
-
 def sound_jpegs() -> Iterator[Case]:
     """1,000,000 mutants of JPEGs: libjpeg has no fault to find in any that our reader calls sound."""
-    for first in range(0, SOUND_MUTANTS, SOUND_A_CASE):
-        yield f"from {first}", partial(_sound_jpegs, first)
-
-
-def _sound_jpegs(first: int, _folder: Path) -> str:
-    return json.dumps(compare_sound(first, SOUND_A_CASE))
+    return each(
+        "from {}",
+        lambda first, _: json.dumps(compare_sound(first, SOUND_A_CASE)),
+        range(0, 1_000_000, SOUND_A_CASE),
+    )
 
 
 def planted_mutants() -> Iterator[Case]:
     """Mistakes planted over all rooms, each of which the tests beside it find."""
-    for room in ("dataprep/", "loaders/", "pipelines/", "train/"):
-        yield room, partial(_mutants, room)
+    return each("{}", _mutants, ("dataprep/", "loaders/", "pipelines/", "train/"))
 
 
 def _mutants(room: str, _folder: Path) -> str:
@@ -911,8 +839,7 @@ def _azure(folder: Path) -> str:
 
 def tutorials() -> Iterator[Case]:
     """Every tutorial, run as it stands; `make test` runs the first of them."""
-    for document in TUTORIALS:
-        yield document, partial(run_tutorial, document)
+    return each("{}", run_tutorial, TUTORIALS)
 
 
 # Fuzzing: the extensions in C under sanitizers for ten minutes, after each bug that is planted in them was found
@@ -924,10 +851,8 @@ PLANTED_S = 120
 
 
 def fuzz_extensions() -> Iterator[Case]:
-    for name in BUGS:
-        yield f"planted: {name}", partial(_find_planted, name)
-    for target in TARGETS:
-        yield target, partial(_fuzz, target)
+    yield from each("planted: {}", _find_planted, BUGS)
+    yield from each("{}", lambda target, _: fuzz(target, seconds=FUZZ_S), TARGETS)
 
 
 def _find_planted(name: str, folder: Path) -> str:
@@ -937,10 +862,6 @@ def _find_planted(name: str, folder: Path) -> str:
         fuzz(target, seconds=PLANTED_S, sources=folder)
     found = re.search(r"broken promise: .*|SUMMARY: [^/]*", str(raised.value))
     return f"{found[0] if found else ''}; {time.monotonic() - started_s:.0f} s with compilation"
-
-
-def _fuzz(target: str, _folder: Path) -> str:
-    return str(fuzz(target, seconds=FUZZ_S))
 
 
 SHOWS = {

@@ -69,7 +69,7 @@ def planning(output: Path, **asked: Any) -> dict[str, Any]:
     return found
 
 
-def plan_samples(folder: Path, count: int, kind: str) -> str:
+def plan_samples(count: int, kind: str, folder: Path) -> str:
     """Plan a small list and one of so many samples, which must take no more memory; a line that says how much."""
     found, few = {}, min(SMALL_SAMPLES, count // 2)
     for samples in (few, count):
