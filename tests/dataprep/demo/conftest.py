@@ -1,7 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
 import pytest
 
-from dataprep.demo.make import write_demo
-from tests.support.demos import NAMES
+from dataprep.demo.make import DemoReport, write_demo
+from dataprep.sources import dataset_named
+from dataprep.storage import open_storage
+
+DATASET_OF = {"coco": "coco-dup5", "imagenet": "imagenet"}
+NAMES = sorted(DATASET_OF)
+
+
+def images_of(report: DemoReport, folder: Path, split: str = "train") -> dict[str, bytes]:
+    """Return the images of a split by key."""
+    storage = open_storage(str(folder))
+    found = dataset_named(DATASET_OF[report.name]).enumerate(storage, split, allow_partial=True)
+    return {ref.key: storage.read_range(ref.source, ref.offset, ref.num_bytes) for ref in found.refs}
 
 
 @pytest.fixture(scope="session", params=NAMES)

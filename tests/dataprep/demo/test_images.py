@@ -11,7 +11,7 @@ from dataprep.dataset.records import Event
 from dataprep.demo.images import ODDITIES, DemoImage, make_image
 from dataprep.demo.make import write_demo
 from dataprep.errors import UsageError
-from tests.support.demos import images_of
+from tests.dataprep.demo.conftest import images_of
 
 
 @pytest.mark.long

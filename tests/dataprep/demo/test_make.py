@@ -1,25 +1,22 @@
 """Demo originals: the report, the same bytes however they are made, and folders that are not touched."""
 
-import functools
-import ipaddress
 import json
 import tempfile
 import threading
 from dataclasses import asdict
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from dataprep.demo.images import ODDITIES
-from dataprep.demo.make import REPORT, TABLE, write_demo, write_demo_laion
+from dataprep.demo.make import REPORT, TABLE, demo_server, write_demo, write_demo_laion
 from dataprep.errors import StorageError, UsageError
 from dataprep.fetched.collect import RowFilter, RowOptions, collect
 from dataprep.fetched.fetching import web_fetch
 from dataprep.sources import dataset_named
 from dataprep.sources.laion import measure_tables, read_shard_rows
 from dataprep.storage import open_storage
-from dataprep.web.requests import Limits
-from tests.support.demos import DATASET_OF, NAMES, images_of
+from tests.dataprep.demo.conftest import DATASET_OF, NAMES, images_of
+from tests.support.picture_web import LIMITS
 
 
 def test_the_report_says_what_was_written(demo):
@@ -96,16 +93,10 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
         write_demo("coco", tmp_path / "file", images=24, odd=False)
 
 
-class _Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="module")
 def web_rows(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    handler = functools.partial(_Quiet, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with demo_server(folder, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         expected = write_demo_laion(folder, f"http://127.0.0.1:{server.server_port}/", 48)
         storage = open_storage(str(folder))
@@ -114,22 +105,10 @@ def web_rows(tmp_path_factory):
         server.shutdown()
 
 
-def _limits() -> Limits:
-    loopback = ipaddress.ip_network("127.0.0.0/8")
-    patient = {"connect_s": 100.0, "read_s": 100.0, "answer_s": 200.0, "row_s": 600.0}
-    return Limits(
-        contact="mailto:tests@example.org",
-        allow_networks=(loopback,),
-        host_per_s=1000.0,
-        address_per_s=1000.0,
-        **patient,
-    )
-
-
 def test_every_row_ends_as_the_demo_says(web_rows):
     rows, expected = web_rows
     with tempfile.TemporaryFile() as spool:
-        results = collect(rows, web_fetch(_limits()), RowOptions(), spool)
+        results = collect(rows, web_fetch(LIMITS), RowOptions(), spool)
     assert [(result.status, result.reason) for result in results] == [(end.status, end.reason) for end in expected]
     assert len({(end.status, end.reason) for end in expected}) >= 7
 
@@ -138,7 +117,7 @@ def test_each_option_changes_the_status_of_its_rows(web_rows):
     rows, expected = web_rows
     options = RowOptions(row_filter=RowFilter(max_punsafe=0.9, nsfw=("UNLIKELY",)), verify_hash="md5")
     with tempfile.TemporaryFile() as spool:
-        results = collect(rows, web_fetch(_limits()), options, spool)
+        results = collect(rows, web_fetch(LIMITS), options, spool)
     changed = [
         (result.status, result.reason)
         for result, end in zip(results, expected, strict=True)
@@ -151,22 +130,3 @@ def test_each_option_changes_the_status_of_its_rows(web_rows):
         ("filtered", "punsafe"),
         ("filtered", "punsafe"),
     ]
-
-
-def test_a_consumer_that_stops_ends_the_thread(web_rows):
-    rows, _ = web_rows
-    from dataprep.web.requests import Request
-
-    outcomes = web_fetch(_limits())([Request(0, rows[0].roles["url"]), Request(1, rows[1].roles["url"])])
-    next(outcomes)
-    outcomes.close()
-    assert "dataprep-web" not in {thread.name for thread in threading.enumerate()}
-
-
-def test_an_error_while_fetching_is_raised_here(web_rows):
-    def broken():
-        raise RuntimeError("the table broke")
-        yield
-
-    with pytest.raises(RuntimeError, match="the table broke"):
-        list(web_fetch(_limits())(broken()))
