@@ -15,16 +15,14 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from struct import pack
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageOps
 
 from dataprep.dataset.randomness import philox_words
 from dataprep.errors import UsageError, install_hint
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 PHOTOGRAPHS = (
     ("skimage", "data/astronaut.png"),
@@ -112,16 +110,12 @@ def _photograph_path(package: str, file: str) -> Path:
 
 @cache
 def _photograph(index: int) -> Image.Image:
-    from PIL import Image
-
     with Image.open(_photograph_path(*PHOTOGRAPHS[index % len(PHOTOGRAPHS)])) as image:
         return image.convert("RGB")
 
 
 def _crop(photograph: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
     """Cut a part of a photograph, at one of ImageNet's sizes."""
-    from PIL import Image, ImageOps
-
     weights = np.cumsum([weight for weight, _, _ in _SIZES])
     _, width, height = _SIZES[int(np.searchsorted(weights, draws[0] * weights[-1], side="right"))]
     # the maximum number of photograph pixels for each image pixel
@@ -145,8 +139,6 @@ def _grain_tile() -> NDArray[np.float32]:
 
 
 def _with_grain(image: Image.Image, draws: NDArray[np.float64]) -> Image.Image:
-    from PIL import Image
-
     sigma = _GRAIN_SIGMAS[int(draws[5] * len(_GRAIN_SIGMAS))]
     shift = int(draws[7] * _GRAIN_SIDE)
     rows = np.arange(shift, shift + image.height) % _GRAIN_SIDE
@@ -177,23 +169,17 @@ def encode(image: Image.Image, file_format: str = "JPEG", **options: Any) -> byt
 
 
 def _png_16bit(image: Image.Image, _: bytes) -> bytes:
-    from PIL import Image
-
     grey_HW = np.asarray(image.convert("L")).astype(np.uint16)
     return encode(Image.fromarray(grey_HW * 257), "PNG")
 
 
 def _png_alpha(image: Image.Image, _: bytes) -> bytes:
-    from PIL import Image
-
     alpha = Image.linear_gradient("L").resize(image.size)
     return encode(Image.merge("RGBA", (*image.split(), alpha)), "PNG")
 
 
 def _ycck(image: Image.Image, _: bytes) -> bytes:
     """Encode four planes as CMYK, and change the Adobe marker to YCCK, for which Pillow has no encoder."""
-    from PIL import Image, ImageChops
-
     planes = image.convert("YCbCr").split()
     black = Image.new("L", image.size, 255)
     # Pillow inverts CMYK when it writes a file.
@@ -205,8 +191,6 @@ def _ycck(image: Image.Image, _: bytes) -> bytes:
 
 def _rotated(orientation: int) -> Callable[[Image.Image, bytes], bytes]:
     def make(image: Image.Image, _: bytes) -> bytes:
-        from PIL import Image
-
         exif = Image.Exif()
         exif[EXIF_ORIENTATION] = orientation
         return encode(image, quality=94, exif=exif)
@@ -243,30 +227,30 @@ def _bomb_png() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + body
 
 
-_ALL = (
-    Oddity("png", "repaired", "png", lambda image, _: encode(image, "PNG")),
-    Oddity("png-16bit", "repaired", "png", _png_16bit),
-    Oddity("png-palette", "repaired", "png", lambda image, _: encode(image.quantize(64), "PNG")),
-    Oddity("png-alpha", "repaired", "png", _png_alpha),
-    Oddity("gif", "repaired", "gif", lambda image, _: encode(image.quantize(128), "GIF")),
-    Oddity("bmp", "repaired", "bmp", lambda image, _: encode(image, "BMP")),
-    Oddity("webp", "repaired", "webp", lambda image, _: encode(image, "WEBP", quality=90)),
-    Oddity("cmyk", "repaired", "cmyk", lambda image, _: encode(image.convert("CMYK"), quality=92)),
-    Oddity("ycck", "repaired", "ycck", _ycck),
-    Oddity("exif-3", "kept", "", _rotated(3)),
-    Oddity("exif-6", "kept", "", _rotated(6)),
-    Oddity("exif-8", "kept", "", _rotated(8)),
-    Oddity("progressive", "kept", "", lambda image, _: encode(image, quality=94, progressive=True)),
-    Oddity("grey", "kept", "", lambda image, _: encode(image.convert("L"), quality=94)),
-    Oddity("one-pixel", "kept", "", _one_pixel),
-    Oddity("trailing-garbage", "kept", "", lambda _, jpeg: jpeg + b"\0garbage" * 100),
-    Oddity("extraneous-bytes", "kept", "", lambda _, jpeg: jpeg[:-2] + b"\0\0\0" + jpeg[-2:]),
-    Oddity("truncated", "rejected", "truncated", lambda _, jpeg: jpeg[: len(jpeg) * 2 // 3]),
-    Oddity("empty", "rejected", "empty", lambda _, __: b""),
-    Oddity("not-an-image", "rejected", "undecodable", _not_an_image),
-    Oddity("bomb-jpeg", "rejected", "too-large", _bomb_jpeg),
-    Oddity("bomb-png", "rejected", "too-large", lambda _, __: _bomb_png()),
-)
-
-
-ODDITIES = {oddity.name: oddity for oddity in _ALL}
+ODDITIES = {
+    oddity.name: oddity
+    for oddity in (
+        Oddity("png", "repaired", "png", lambda image, _: encode(image, "PNG")),
+        Oddity("png-16bit", "repaired", "png", _png_16bit),
+        Oddity("png-palette", "repaired", "png", lambda image, _: encode(image.quantize(64), "PNG")),
+        Oddity("png-alpha", "repaired", "png", _png_alpha),
+        Oddity("gif", "repaired", "gif", lambda image, _: encode(image.quantize(128), "GIF")),
+        Oddity("bmp", "repaired", "bmp", lambda image, _: encode(image, "BMP")),
+        Oddity("webp", "repaired", "webp", lambda image, _: encode(image, "WEBP", quality=90)),
+        Oddity("cmyk", "repaired", "cmyk", lambda image, _: encode(image.convert("CMYK"), quality=92)),
+        Oddity("ycck", "repaired", "ycck", _ycck),
+        Oddity("exif-3", "kept", "", _rotated(3)),
+        Oddity("exif-6", "kept", "", _rotated(6)),
+        Oddity("exif-8", "kept", "", _rotated(8)),
+        Oddity("progressive", "kept", "", lambda image, _: encode(image, quality=94, progressive=True)),
+        Oddity("grey", "kept", "", lambda image, _: encode(image.convert("L"), quality=94)),
+        Oddity("one-pixel", "kept", "", _one_pixel),
+        Oddity("trailing-garbage", "kept", "", lambda _, jpeg: jpeg + b"\0garbage" * 100),
+        Oddity("extraneous-bytes", "kept", "", lambda _, jpeg: jpeg[:-2] + b"\0\0\0" + jpeg[-2:]),
+        Oddity("truncated", "rejected", "truncated", lambda _, jpeg: jpeg[: len(jpeg) * 2 // 3]),
+        Oddity("empty", "rejected", "empty", lambda _, __: b""),
+        Oddity("not-an-image", "rejected", "undecodable", _not_an_image),
+        Oddity("bomb-jpeg", "rejected", "too-large", _bomb_jpeg),
+        Oddity("bomb-png", "rejected", "too-large", lambda _, __: _bomb_png()),
+    )
+}

@@ -15,9 +15,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from PIL import Image
+
 from dataprep.arrays import NDArray, np
 from dataprep.dataset.randomness import permutation, philox_words
-from dataprep.demo.images import MadeImage
+from dataprep.demo.images import MadeImage, encode
 from dataprep.sources.imagenet import TRAIN_TAR, VAL_TAR, published_classes
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, published_ids, val_name
 
@@ -25,15 +27,8 @@ COCO_ARCHIVES = ("train2017.zip", "unlabeled2017.zip", "val2017.zip")
 IMAGES_PER_CLASS = 20
 TRAIN_IMAGES_PER_VAL_IMAGE = 20
 _SYNSET_FIELDS = (
-    "ILSVRC2012_ID",
-    "WNID",
-    "words",
-    "gloss",
-    "num_children",
-    "children",
-    "wordnet_height",
-    "num_train_images",
-)
+    "ILSVRC2012_ID", "WNID", "words", "gloss", "num_children", "children", "wordnet_height", "num_train_images",
+)  # fmt: skip
 _PLAIN_FILE = 0o100644 << 16
 ARCHIVE, PANOPTIC_ARCHIVE = "annotations_trainval2017.zip", "panoptic_annotations_trainval2017.zip"
 KEYPOINT_NAMES = (
@@ -362,14 +357,8 @@ def _instance(draws: _Draws, image: Described) -> Document:
     polygons = [_polygon(draws, left, top, width / 2, height)]
     if draws.below(3) == 0:
         polygons.append(_polygon(draws, left + width / 2, top, width / 2, height))
-    return {
-        "segmentation": polygons,
-        "area": sum(map(_area, polygons)),
-        "iscrowd": 0,
-        "image_id": image.number,
-        "bbox": [left, top, width, height],
-        "category_id": category,
-    }
+    found = {"segmentation": polygons, "area": sum(map(_area, polygons)), "iscrowd": 0, "image_id": image.number}
+    return found | {"bbox": [left, top, width, height], "category_id": category}
 
 
 def _polygon(draws: _Draws, left: float, top: float, width: float, height: float) -> list[float]:
@@ -396,14 +385,9 @@ def _crowd(image: Described, category: object, box: Sequence[int]) -> Document:
     for _ in range(width - 1):
         counts += [height, image.height - height]
     counts += [height, image.width * image.height - sum(counts) - height]
-    return {
-        "segmentation": {"counts": counts, "size": [image.height, image.width]},
-        "area": width * height,
-        "iscrowd": 1,
-        "image_id": image.number,
-        "bbox": list(box),
-        "category_id": category,
-    }
+    mask = {"counts": counts, "size": [image.height, image.width]}
+    found = {"segmentation": mask, "area": width * height, "iscrowd": 1, "image_id": image.number}
+    return found | {"bbox": list(box), "category_id": category}
 
 
 def _keypoints(draws: _Draws, instance: Document) -> Document:
@@ -439,22 +423,11 @@ def _segments(draws: _Draws, image: Described) -> tuple[list[Document], NDArray[
         number = 1 + draws.below(2**24 - 1)
         category = PANOPTIC_CATEGORIES[draws.below(len(PANOPTIC_CATEGORIES))]
         ids_HW[:, left:right] = number
-        segments.append(
-            {
-                "id": number,
-                "category_id": category["id"],
-                "iscrowd": 0,
-                "bbox": [left, 0, right - left, image.height],
-                "area": (right - left) * image.height,
-            }
-        )
+        box, area = [left, 0, right - left, image.height], (right - left) * image.height
+        segments.append({"id": number, "category_id": category["id"], "iscrowd": 0, "bbox": box, "area": area})
     return segments, ids_HW
 
 
 def _png(ids_HW: NDArray[np.uint32]) -> bytes:
-    from PIL import Image
-
     pixels_HWC = np.stack([ids_HW >> shift & 0xFF for shift in (0, 8, 16)], axis=-1).astype(np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels_HWC, "RGB").save(out, "PNG")
-    return out.getvalue()
+    return encode(Image.fromarray(pixels_HWC, "RGB"), "PNG")

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from dataprep.arrays import pa, pq
 from dataprep.dataset.randomness import permutation
@@ -120,7 +120,7 @@ def write_demo(
             for index, oddity in sorted(oddities.items())
         ),
     )
-    try:
+    with _writing(directory):
         if not _is_complete(directory, report):
             specs = [
                 DemoImage(name, seed, index, layout.photograph(index), oddities.get(index, ""))
@@ -128,11 +128,18 @@ def write_demo(
             ]
             with made_images(specs, progress) as made:
                 layout.write(directory, made)
-    except BrokenProcessPool as error:
-        raise StorageError(f"{directory}: a process that made images was killed; run the same command again") from error
-    except OSError as error:
-        raise StorageError(f"{directory}: not written: {error.strerror or error}; choose another folder") from error
     return report
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn what can go wrong while a demo is written into a StorageError."""
+    try:
+        yield
+    except BrokenProcessPool as error:
+        raise StorageError(f"{folder}: a process that made images was killed; run the same command again") from error
+    except OSError as error:
+        raise StorageError(f"{folder}: not written: {error.strerror or error}; choose another folder") from error
 
 
 def _placed_oddities(images: int, seed: int) -> dict[int, str]:
@@ -194,15 +201,6 @@ def _make_images(specs: Sequence[DemoImage]) -> list[MadeImage]:
     return [make_image(spec) for spec in specs]
 
 
-class _Demo(TypedDict):
-    """`demo.json`."""
-
-    name: str
-    base_url: str
-    images: int
-    seed: int
-
-
 @dataclass(frozen=True, slots=True)
 class Expected:
     """Status and reason that a build must give a row."""
@@ -222,8 +220,6 @@ class _Odd:
 
 
 _OK = Expected(SUCCESS)
-
-
 _ODDITIES = (
     _Odd(Expected(FAILED_TO_DOWNLOAD, "http 404"), lambda _: None),
     _Odd(Expected(FAILED_TO_DOWNLOAD, "not image"), lambda _: b"<!DOCTYPE html><html>Not Found</html>"),
@@ -256,14 +252,10 @@ def write_demo_laion(
     if not 1 <= images <= 1_000_000:
         raise UsageError(f"`images` must be 1 to 1,000,000, got {images:,}")
     require_photographs()
-    try:
+    with _writing(folder):
         if not _is_complete_table(folder, {"name": "laion", "base_url": base_url, "images": images, "seed": seed}):
             _write(folder, base_url, images, seed, progress)
         return [Expected(**end) for end in json.loads((folder / EXPECTED).read_text())]
-    except BrokenProcessPool as error:
-        raise StorageError(f"{folder}: a process that made images was killed; run the same command again") from error
-    except OSError as error:
-        raise StorageError(f"{folder}: not written: {error.strerror or error}; choose another folder") from error
 
 
 class _Handler(SimpleHTTPRequestHandler):
@@ -292,7 +284,7 @@ def demo_server(folder: Path, port: int) -> ThreadingHTTPServer:
         raise UsageError(f"`port` {port}: {error.strerror or error}; choose another one, or 0 for any") from error
 
 
-def _is_complete_table(folder: Path, document: _Demo) -> bool:
+def _is_complete_table(folder: Path, document: dict[str, object]) -> bool:
     """Return whether the same demo exists completely; otherwise claim the folder for it."""
     marker = folder / REPORT
     found = json.loads(marker.read_text()) if marker.exists() else None

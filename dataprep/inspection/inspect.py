@@ -26,7 +26,7 @@ from dataprep.dataset.column_files import described_columns
 from dataprep.dataset.columns import numbers_or_zero
 from dataprep.dataset.features import described_with_place
 from dataprep.dataset.hashes import Prints, SharedImages, shared_images
-from dataprep.dataset.index import Index, open_events, open_index
+from dataprep.dataset.index import open_events, open_index
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.dataset.paths import readable
 from dataprep.dataset.records import Event, Manifest, Repeats, SplitManifest, labelled
@@ -299,7 +299,8 @@ def _inspect_split(storage: Storage, manifest: Manifest, split: SplitManifest, p
     aspects, sizes = BinCounts(ASPECT_EDGES, ASPECT_LABELS), BinCounts(BYTE_EDGES, byte_labels())
     unknown = samples = total_bytes = largest = 0
     smallest = 1 << 62
-    for batch in _index(storage, split).batches(["image_bytes", "height", "width", "image_crc32c"]):
+    names = ["image_bytes", "height", "width", "image_crc32c"]
+    for batch in open_index(storage, split, compare=True).batches(names):
         num_bytes, height, width = (numbers_or_zero(column, np.int64) for column in batch.columns[:3])
         prints.add(num_bytes, batch.column(3))
         if not len(num_bytes):
@@ -360,17 +361,13 @@ def _named(
 def _keys_at(storage: Storage, split: SplitManifest, positions: Iterable[int]) -> dict[int, str]:
     """Return the keys of images by their positions in the order of the shards."""
     wanted, found, start = set(positions), dict[int, str](), 0
-    for batch in _index(storage, split).batches(["key"]) if wanted else ():
+    for batch in open_index(storage, split, compare=True).batches(["key"]) if wanted else ():
         here = [position for position in wanted if start <= position < start + len(batch)]
         found |= {position: batch.column(0)[position - start].as_py() for position in here}
         start += len(batch)
         if len(found) == len(wanted):
             break
     return found
-
-
-def _index(storage: Storage, split: SplitManifest) -> Index:
-    return open_index(storage, split, compare=True)
 
 
 def _class_spread(names: tuple[str, ...], counts: tuple[int, ...]) -> ClassSpread | None:

@@ -229,7 +229,7 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
     split, number = job.locate(index)
     result = ShardResult(index)
     where = split.shards[number]["file"]
-    try:
+    with _reading(where, result.findings):
         storage = open_storage(job.url)
         if is_adopted(job.manifest):
             _check_adopted(storage, job.manifest, split, number, result)
@@ -237,12 +237,6 @@ def check_shard(job: ShardJob, index: int) -> ShardResult:
         rows = read_rows(storage, split, number, result.findings) if split.name in job.indexed else None
         check: ShardCheck = load(recipe_of(built_as(job.manifest)).shard_check)
         check(CheckedShard(storage, job.manifest, split, number, rows, job.deep), result)
-    except (errors.StorageError, errors.UsageError) as error:  # UsageError: a link that leads out of the dataset
-        result.findings.add("unread", where, str(error))
-    except FileNotFoundError:
-        result.findings.add(
-            "missing", where, "it was removed during the check; another process is changing the dataset"
-        )
     return result
 
 

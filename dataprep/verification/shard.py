@@ -134,7 +134,6 @@ class CheckedShard:
 
 def check_archive_shard(shard: CheckedShard, result: ShardResult) -> None:
     """Check a shard, of any format, of a dataset that was built from archives or folders."""
-
     check = check_folder_shard if FORMATS[shard.manifest.format].one_file_per_image else check_shard_file
     check(shard, result)
 
@@ -269,9 +268,10 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
     digest = HashingWriter(None)
     sizes = np.asarray([row.image_bytes for row, _ in named], np.int64)
     for at, ((row, name), data) in enumerate(zip(named, _read_ahead(storage, named), strict=True)):
-        if isinstance(data, _Fault):
-            result.findings.add(data.kind, name, data.detail)
-            if data.kind == "size":
+        if isinstance(data, tuple):
+            kind, fault = data
+            result.findings.add(kind, name, fault)
+            if kind == "size":
                 sizes[at] = KNOWN_FAULT
             continue
         digest.write(data)
@@ -371,11 +371,6 @@ def _shown(column: str, value: object) -> str:
     return crc32c_hex(value) if column.endswith("crc32c") and isinstance(value, int) else quoted(value, 200)
 
 
-class _Fault(NamedTuple):
-    kind: str
-    detail: str
-
-
 def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterator[tuple[Row, str]]:
     """Yield the valid rows, each with its file's name."""
     manifest, where = shard.manifest, shard.entry["file"]
@@ -396,13 +391,13 @@ def _named(shard: CheckedShard, rows: list[Row], result: ShardResult) -> Iterato
         yield row, name
 
 
-def _read_ahead(storage: Storage, named: list[tuple[Row, str]]) -> Iterator[bytes | _Fault]:
+def _read_ahead(storage: Storage, named: list[tuple[Row, str]]) -> Iterator[bytes | tuple[str, str]]:
     """Yield the files' bytes in order; from a bucket many are read at once, in bounded memory."""
     if storage.is_local:
         for row, name in named:
             yield _read(storage, name, row.image_bytes)
         return
-    ahead: deque[tuple[int, Future[bytes | _Fault]]] = deque()
+    ahead: deque[tuple[int, Future[bytes | tuple[str, str]]]] = deque()
     waiting, ahead_bytes = iter(named), 0
     following = next(waiting, None)
     with ThreadPoolExecutor(READS_IN_FLIGHT, thread_name_prefix="dataprep-verify") as pool:
@@ -421,13 +416,14 @@ def _read_ahead(storage: Storage, named: list[tuple[Row, str]]) -> Iterator[byte
                 future.cancel()
 
 
-def _read(storage: Storage, name: str, num_bytes: int) -> bytes | _Fault:
+def _read(storage: Storage, name: str, num_bytes: int) -> bytes | tuple[str, str]:
+    """Return the bytes of a file, or kind and text of the finding about it."""
     try:
         return storage.read_range(name, 0, num_bytes)
     except FileNotFoundError:
-        return _Fault("missing", f"no such file, expected an image of {num_bytes:,} bytes")
+        return "missing", f"no such file, expected an image of {num_bytes:,} bytes"
     except StorageError as error:
         info = storage.stat(name)
         if info is not None and info.num_bytes < num_bytes:
-            return _Fault("size", f"{info.num_bytes:,} bytes, the index has {num_bytes:,}")
-        return _Fault("unread", str(error))
+            return "size", f"{info.num_bytes:,} bytes, the index has {num_bytes:,}"
+        return "unread", str(error)
