@@ -8,10 +8,13 @@ import random
 import shutil
 import tarfile
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from dataprep.adoption.labels import LabelReader
 from dataprep.adoption.records import tar_rows, tfrecord_rows
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError
@@ -52,7 +55,8 @@ def _tar(draw: random.Random) -> bytes:
 def _tfrecords(folder: Path) -> bytes:
     write_demo("coco", folder / "coco", images=10, odd=False)
     build("coco-dup5", folder / "coco", folder / "shards", "tfrecord", "--num-shards", 2)
-    return next((folder / "shards").glob("*.tfrecord-*")).read_bytes()[:60_000]
+    data = next((folder / "shards").glob("*.tfrecord-*")).read_bytes()
+    return data[: 16 + int.from_bytes(data[:8], "little")]  # one record: a number before and after it, and checksums
 
 
 def _mutant(data: bytes, draw: random.Random) -> bytes:
@@ -75,15 +79,16 @@ def _mutant(data: bytes, draw: random.Random) -> bytes:
     return bytes(found)
 
 
+def _adopting() -> dict[str, Any]:
+    return {"labels": LabelReader(None, 1000), "fields": Counter(), "digest": True}
+
+
 Read = Callable[[ArchiveReader], object]
 KINDS: dict[str, tuple[Callable[[random.Random], bytes] | None, Read]] = {
     "zip": (_zip, zip_members),
     "tar": (_tar, lambda reader: list(tar_members(reader))),
-    "WebDataset": (_tar, lambda reader: list(tar_rows(reader, labels=None, num_classes=1000, digest=True))),
-    "TFRecord": (
-        None,
-        lambda reader: list(tfrecord_rows(reader, shard="a", labels=None, num_classes=1000, digest=True)),
-    ),
+    "WebDataset": (_tar, lambda reader: list(tar_rows(reader, **_adopting()))),
+    "TFRecord": (None, lambda reader: list(tfrecord_rows(reader, shard="a", **_adopting()))),
 }
 
 
@@ -166,5 +171,6 @@ def _odd_folders(folder: Path) -> str:
 
 ATTACKS = [
     *(Attack(f"mutants of a {kind} archive", partial(_mutants, kind=kind, count=5_000)) for kind in KINDS),
+    *(Attack(f"some mutants of a {kind}", partial(_mutants, kind=kind, count=50), sampled=True) for kind in KINDS),
     Attack("folders with all that a file system can hold", _odd_folders),
 ]
