@@ -17,7 +17,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.errors import UsageError
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.sources.base import UNSTATED
-from dataprep.sources.laion import CITATION, LICENCE, ORIGIN
+from dataprep.sources.laion import LAION
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
 from loaders import open_loader
@@ -251,9 +251,9 @@ def test_a_table_without_laions_columns_and_without_a_name_has_an_unknown_origin
 
 def test_a_table_with_laions_columns_has_its_origin(built):
     fmt, output, summary = built
-    assert (summary["licence"], summary["origin"]) == (LICENCE, ORIGIN)
+    assert (summary["licence"], summary["origin"]) == (LAION.licence, LAION.origin)
     if fmt == "tfrecord":
-        assert json.loads((output / "dataset_info.json").read_text())["citation"] == CITATION
+        assert json.loads((output / "dataset_info.json").read_text())["citation"] == LAION.citation
     assert not any("--name" in note for note in summary["notes"])
 
 
