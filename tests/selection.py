@@ -71,7 +71,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/dataprep/formats/test_webdataset.py::test_long_keys_are_read_by_the_libraries": READERS,
     "tests/dataprep/host/test_program.py::test_windows_is_refused_by_programs_of_training": ("train/",),
     "tests/dataprep/inspection": INSPECTED,
-    "tests/dataprep/sources/test_table_files.py::test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error": (
+    "tests/dataprep/sources/test_image_tables.py::test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error": (
         SOURCES
     ),
     "tests/examples": ("examples/", "loaders/"),

@@ -1,4 +1,4 @@
-"""What all datasets have in common: their names, their published facts, and the check of the original archives."""
+"""What all datasets have in common: names, published facts, the check of archives, and what users say of their own."""
 
 import hashlib
 from dataclasses import replace
@@ -7,8 +7,8 @@ import pytest
 
 from dataprep.dataset.records import Enumeration, SampleRef
 from dataprep.errors import SourceError, UsageError
-from dataprep.sources import DATASETS, SplitFacts, dataset_named
-from dataprep.sources.base import MAX_IMAGE_BYTES, ArchiveFacts, Member, RefCollector
+from dataprep.sources import BUILT, DATASETS, OWN, SplitFacts, configured, dataset_named, own_name_fault
+from dataprep.sources.base import MAX_IMAGE_BYTES, UNSTATED, ArchiveFacts, Member, OwnData, RefCollector, name_from
 from dataprep.storage import open_storage
 
 COCO = dataset_named("coco-dup5")
@@ -81,3 +81,40 @@ def test_an_image_of_absurd_size_is_refused():
         SourceError, match=r"^/originals/x\.zip: 'b\.jpg' at byte 7 has 134,217,729 bytes; at most 134,217,728"
     ):
         collector.add(("b.jpg",), "x.zip", Member("b.jpg", 7, MAX_IMAGE_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("/home/me/My Pictures/", "my-pictures"),
+        ("gs://bucket/a/Pets_2024", "pets-2024"),
+        ("x/cats.zip", "cats"),
+        ("2024", "data-2024"),
+        ("/", "data"),
+        ("/päts/größe", "gr-e"),
+        ("x" * 300, "x" * 60),
+    ],
+)
+def test_names_are_made_of_the_source(url, name):
+    assert name_from(url) == name
+    assert own_name_fault(name) == ""
+
+
+@pytest.mark.parametrize("name", [*BUILT, "Cats", "a_b", "-a", "a-", "1a", "", "x" * 65, "a/b", "..", "a\n"])
+def test_names_that_are_refused(name):
+    assert own_name_fault(name)
+
+
+def test_datasets_of_the_users_own_are_not_published():
+    for name, dataset in OWN.items():
+        assert not dataset.is_published
+        assert (dataset.name, dataset.licence, dataset.origin) == (name, UNSTATED, UNSTATED)
+        own = OwnData(name="pets", licence="CC0-1.0", origin="my garden")
+        described = configured(name, own=own)
+        assert (described.name, described.licence, described.origin) == ("pets", "CC0-1.0", "my garden")
+
+
+@pytest.mark.parametrize("options", [{"val_fraction": 1.0}, {"val_fraction": -0.1}, {"group_by": "patient"}])
+def test_options_that_contradict_themselves(options):
+    with pytest.raises(UsageError):
+        OwnData(name="pets", **options)

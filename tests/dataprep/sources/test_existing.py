@@ -1,4 +1,4 @@
-"""References into the shards of a finished dataset; its manifest and its index may be a stranger's."""
+"""References into the shards of a finished dataset, which may be a stranger's, and fields that become features."""
 
 import json
 import shutil
@@ -11,9 +11,10 @@ from dataprep.dataset.manifest import bytes_entry, read_manifest
 from dataprep.errors import DataprepError, UsageError
 from dataprep.sources.existing import Existing, padded_classes, refuse_other_files, split_facts
 from dataprep.storage import open_storage
-from tests.support.adoption import adopt_here
+from loaders.dataset import open_dataset
+from tests.support.adoption import adopt_here, image_of
 from tests.support.converting import content, converted
-from tests.support.own_data import build_own, class_folders
+from tests.support.own_data import Notes, build_own, class_folders
 from tests.support.raw_tar import tar_of
 from tests.support.shared import made_once, shared_folder
 
@@ -126,3 +127,204 @@ def test_a_retry_under_way_is_waited_for(cats, tmp_path):
     (copy / "_change/plan.json").write_text("{}")
     with pytest.raises(UsageError, match="retry-failed is under way"):
         refuse_other_files(existing(copy))
+
+
+def shards(folder, rows, **how):
+    """Tars as img2dataset or a user's script writes them, with a caption, a document and no label."""
+    folder.mkdir()
+    members = []
+    for number, row in enumerate(rows):
+        members.append((f"{number:05d}.jpg", image_of(number)))
+        if "txt" in row:
+            members.append((f"{number:05d}.txt", row["txt"]))
+        members.append((f"{number:05d}.json", json.dumps(row.get("json", {})).encode()))
+    (folder / "00000.tar").write_bytes(tar_of(members))
+    adopt_here(folder, **how)
+    return folder
+
+
+ROWS = [
+    {"txt": "ein Grünfink".encode(), "json": {"score": 1, "tags": ["a"], "height": 20}},
+    {"txt": b"two", "json": {"score": 2.5, "tags": [], "height": 20}},
+]
+
+
+def values(url, *names):
+    dataset = open_dataset(str(url), "train")
+    index, read_fields = dataset.open_index(5.0), dataset.open_fields(names)
+    found = {}
+    for shard in range(len(dataset.split.shards)):
+        entries = index.shard(shard)
+        for entry in range(len(entries)):
+            start = int(entries.record_offset[entry])
+            record = dataset.storage.read_range(index.file(shard, entry), start, int(entries.record_bytes[entry]))
+            found[entries.key(entry)] = read_fields(record, shard, entry)
+    return found
+
+
+def test_named_fields_become_features_of_one_type(tmp_path):
+    source = shards(tmp_path / "data", ROWS)
+    manifest = converted(source, tmp_path / "out", "tfrecord", how={"fields": ("score", "tags", "txt")}, num_shards=1)
+    kinds = {name: feature.kind for name, feature in manifest.features.items()}
+    assert kinds == {"score": "float64", "tags": "text", "txt": "text"}
+    assert values(tmp_path / "out", "score", "tags", "txt") == {
+        "00000": {"score": 1.0, "tags": ["a"], "txt": "ein Grünfink"},
+        "00001": {"score": 2.5, "tags": [], "txt": "two"},
+    }
+
+
+def test_fields_that_are_left_out_are_named(tmp_path):
+    source, notes = shards(tmp_path / "data", ROWS), Notes()
+    converted(source, tmp_path / "out", how={"fields": ("txt",)}, num_shards=1, progress=notes)
+    assert notes.lines == [
+        "its samples also have score, tags; `field` NAME keeps a field as a feature",
+        "warning: the field 'height' is left out: it is '20' where the dataset has 16 ('00000'); to keep it, rename it "
+        "in the original data, and build again",
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "jpeg", "png"])
+def test_the_image_is_no_field_that_is_left_out(tmp_path, suffix):
+    (tmp_path / "data").mkdir()
+    kind = "PNG" if suffix == "png" else "JPEG"
+    (tmp_path / "data/0.tar").write_bytes(tar_of([(f"a.{suffix}", image_of(1, kind)), ("a.txt", b"one")]))
+    adopt_here(tmp_path / "data")
+    notes = Notes()
+    converted(tmp_path / "data", tmp_path / "out", num_shards=1, progress=notes)
+    assert notes.lines == ["its samples also have txt; `field` NAME keeps a field as a feature"]
+
+
+ALL = {"all_fields": True}
+
+
+def all_kept(tmp_path, rows, **how):
+    """Values and notes of a conversion that keeps all fields."""
+    notes = Notes()
+    manifest = converted(shards(tmp_path / "data", rows), tmp_path / "out", how=ALL | how, num_shards=1, progress=notes)
+    return values(tmp_path / "out", *manifest.features), notes.lines
+
+
+def test_all_fields_that_every_sample_has_are_kept_and_others_are_named(tmp_path):
+    rows = [
+        {"txt": b"one", "json": {"caption": "one", "n": 1, "a/b": 1, "some": 2, "none": None, "file_name": "x.jpg"}},
+        {"txt": b"two", "json": {"caption": "two", "n": 2, "a/b": 1, "mixed": 1, "deep": {"a": {"b": 1}}}},
+        {"txt": b"three", "json": {"caption": "three", "n": 3, "a/b": 1, "mixed": "x", "cls": 5, "big": 2**70}},
+    ]
+    found, lines = all_kept(tmp_path, rows)
+    assert found == {f"{n:05d}": {"caption": word, "n": n + 1} for n, word in enumerate(("one", "two", "three"))}
+    assert lines[0] == "fields kept as features: caption, n (`field` NAME keeps some, `no_fields` none)"
+    left_out = [line.partition("the field ")[2].partition(" is left out: ")[0] for line in lines[1:]]
+    assert left_out == ["'a/b'", "'big'", "'cls'", "'deep'", "'file_name'", "'mixed'", "'some'"]
+    assert all(line.startswith("warning: ") and "\n" not in line and len(line) < 400 for line in lines[1:])
+    assert lines[-1].endswith("every image needs one; `default` some=VALUE keeps it")
+
+
+def test_a_caption_that_img2dataset_found_empty_is_an_empty_text(tmp_path):
+    rows = [{"txt": b"one", "json": {"caption": "one"}}, {"txt": b"", "json": {"caption": None}}]
+    found, lines = all_kept(tmp_path, rows)
+    assert found == {"00000": {"caption": "one"}, "00001": {"caption": ""}}
+    assert not [line for line in lines if line.startswith("warning")]
+
+
+CAT = {"label": "cat", "image": "a.jpg", "orientation": "left", "key": "a", "width": 20, "height": 20}
+
+
+@pytest.mark.parametrize("how", [ALL, {"fields": ("n",)}, {"fields": ()}])
+def test_names_that_every_dataset_has_are_named_where_their_values_are_left_out(tmp_path, how):
+    """The classes of these samples come from another field, so that their label is lost."""
+    source = shards(tmp_path / "data", [{"json": CAT | {"n": n}} for n in range(2)], labels="n")
+    notes = Notes()
+    converted(source, tmp_path / "out", how=how, num_shards=1, progress=notes)
+    left_out = [line for line in notes.lines if line.startswith("warning: the field ")]
+    assert [line.split("'")[1] for line in left_out] == ["height", "image", "key", "label", "orientation", "width"]
+    classes = f"values as classes: dataprep adopt {source} with `labels` label and an `index` of its own, and convert"
+    assert classes in left_out[3]
+    assert all("to keep it, rename it in the original data, and build again" in line for line in left_out)
+
+
+@pytest.mark.parametrize("how", [ALL, {"fields": ("n",)}])
+def test_a_key_and_sides_that_are_those_of_the_sample_are_not_called_left_out(tmp_path, how):
+    rows = [{"json": {"key": f"{n:05d}", "height": 16 + n % 5, "width": 24 + n % 7, "n": n}} for n in range(12)]
+    notes = Notes()
+    converted(shards(tmp_path / "data", rows), tmp_path / "out", how=how, num_shards=1, progress=notes)
+    assert not [line for line in notes.lines if "left out" in line]
+
+
+def test_sides_of_other_images_than_the_first_are_compared_too(tmp_path):
+    rows = [{"json": {"height": 16 if n == 0 else 999, "n": n}} for n in range(3)]
+    _, lines = all_kept(tmp_path, rows)
+    assert [line.partition(" where")[0] for line in lines[1:]] == [
+        "warning: the field 'height' is left out: it is '999'"
+    ]
+
+
+def test_labels_and_names_of_classes_that_are_kept_are_not_called_left_out(tmp_path):
+    rows = [{"json": {"label": f" {name} ", "class_name": name, "orientation": 1}} for name in ("cat", "dog")]
+    source, notes = shards(tmp_path / "data", rows), Notes()
+    manifest = converted(source, tmp_path / "out", how=ALL, num_shards=1, progress=notes)
+    assert (manifest.classes, notes.lines) == (("cat", "dog"), [])
+    again = Notes()
+    assert adopt_here(tmp_path / "out", tmp_path / "index", labels="class_name").manifest.classes == ("cat", "dog")
+    converted(tmp_path / "index", tmp_path / "again", how=ALL, num_shards=1, progress=again)
+    assert [line.split("'")[1] for line in again.lines] == []
+
+
+def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_path):
+    source = shards(tmp_path / "data", [{"json": CAT}], labels="none")
+    with pytest.raises(DataprepError, match=r"`field` label: .*adopt .*/data with `labels` label and"):
+        converted(source, tmp_path / "out", how={"fields": ("label",)}, num_shards=1)
+
+
+def test_a_default_keeps_a_field_that_some_samples_lack(tmp_path):
+    rows = [{"txt": b"one", "json": {"score": 1}}, {"json": {"score": 2}}]
+    found, lines = all_kept(tmp_path, rows, defaults=(("txt", "none"),))
+    assert [each["txt"] for each in found.values()] == ["one", "none"]
+    assert len(lines) == 1
+
+
+def test_a_second_picture_is_a_field_and_the_image_is_none(tmp_path):
+    (tmp_path / "data").mkdir()
+    mask = image_of(7, "PNG")
+    members = [("a.jpg", image_of(1)), ("a.png", mask), ("a.cls", b"0")]
+    (tmp_path / "data/0.tar").write_bytes(tar_of(members))
+    adopt_here(tmp_path / "data")
+    manifest = converted(tmp_path / "data", tmp_path / "out", how=ALL, num_shards=1)
+    assert {name: feature.kind for name, feature in manifest.features.items()} == {"png": "bytes"}
+    assert values(tmp_path / "out", "png") == {"a": {"png": mask}}
+
+
+def test_all_fields_of_a_tfrecord_are_kept_but_for_the_image(tmp_path):
+    build = converted(shards(tmp_path / "data", ROWS), tmp_path / "features", "tfrecord", how={"fields": ("txt",)})
+    assert list(build.features) == ["txt"]
+    for name in ("dataset.json", "dataset_info.json", "features.json"):
+        (tmp_path / "features" / name).unlink(missing_ok=True)
+    shutil.rmtree(tmp_path / "features/index")
+    adopt_here(tmp_path / "features")
+    manifest = converted(tmp_path / "features", tmp_path / "out", how=ALL, num_shards=1)
+    assert list(manifest.features) == ["txt"]
+    assert {each["txt"] for each in values(tmp_path / "out", "txt").values()} == {"ein Grünfink", "two"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "how", "words"),
+    [
+        (ROWS, {"fields": ("caption2",)}, "field 'caption2' does not exist; choose one of these: .jpg, .txt, .json"),
+        ([ROWS[0], {"json": {}}], {"fields": ("txt",)}, "does not exist"),
+        ([{"json": {"x": 1}}, {"json": {"x": None}}], {"fields": ("x",)}, "give no `field` x to leave it out"),
+        ([{"json": {"x": 1}}, {"json": {"x": "a"}}], {"fields": ("x",)}, "int64 in .*, but text in"),
+        (ROWS, {"fields": ("height",)}, "the name 'height' is taken"),
+    ],
+)
+def test_fields_that_cannot_be_features_are_refused_in_one_line(tmp_path, rows, how, words):
+    source = shards(tmp_path / "data", rows)
+    with pytest.raises(DataprepError, match=words) as raised:
+        converted(source, tmp_path / "out", how=how, num_shards=1)
+    assert "\n" not in str(raised.value)
+    assert open_storage(str(tmp_path / "out")).stat("dataset.json") is None
+
+
+def test_a_default_fills_what_is_missing(tmp_path):
+    source = shards(tmp_path / "data", [ROWS[0], {"json": {}}])
+    how = {"fields": ("txt",), "defaults": (("txt", "none"),)}
+    converted(source, tmp_path / "out", how=how, num_shards=1)
+    assert values(tmp_path / "out", "txt")["00001"] == {"txt": "none"}

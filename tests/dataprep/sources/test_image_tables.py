@@ -1,23 +1,36 @@
-"""One table: its columns, its rows, and the errors of those that are damaged or hostile."""
+"""Tables of images: which files they are, their columns, rows and images, and the errors of damaged or hostile ones."""
 
 import random
+import shlex
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.errors import SourceError
+from dataprep.errors import SourceError, StorageError, UsageError
+from dataprep.sources import image_tables
 from dataprep.sources.image_tables import (
     ImageTable,
+    LocatedImages,
+    PackedImages,
     any_bytes,
     choose_image_column,
     columns_of,
     image_bytes,
+    packed_source,
+    stems,
     table_rows,
+    tables_by_split,
 )
 from dataprep.sources.tables import MAX_LINE_BYTES
+from dataprep.sources.unpacked import unpacked_list, unpacked_name, unpacking
 from dataprep.storage import open_originals, open_storage
-from tests.support.tables import BREEDS, IMAGE, hub_rows, write_hub
+from dataprep.storage.checksums import crc32c_of
+from tests.support.builds import command, dataprep
+from tests.support.own_data import picture, write_files
+from tests.support.tables import BREEDS, IMAGE, hub, hub_rows, write_hub
 
 
 def table(path):
@@ -194,3 +207,264 @@ def test_damaged_parquet_files_are_one_clear_error_each(tmp_path):
                 image_bytes(row)
         except SourceError as error:
             assert len(str(error).splitlines()) == 1  # noqa: PT017  the text of every error is looked at
+
+
+def read(path, unpack_to=None):
+    table = ImageTable(open_originals(str(path.parent)), path.name, path.stat().st_size)
+    images = PackedImages(image_column="image", drop=frozenset(), unpack_to=unpack_to, progress=None)
+    return list(images.rows(table, packed_source(table, is_unpacked=True)))
+
+
+def test_images_are_measured_unpacked_and_found_unpacked(tmp_path):
+    path, output = write_hub(tmp_path / "x.parquet", hub_rows(5), row_group_size=2), open_storage(str(tmp_path / "out"))
+    measured, unpacked, again = read(path), read(path, output), read(path, output)
+    places = [(row.offset, row.num_bytes) for row in measured]
+    sums = [crc32c_of(row["image"]["bytes"]) for row in hub_rows(5)]
+    assert [num_bytes for _, num_bytes in places] == [len(row["image"]["bytes"]) for row in hub_rows(5)]
+    for rows in (measured, unpacked, again):
+        assert [(row.offset, row.num_bytes) for row in rows] == places
+        assert [row.crc32c for row in rows] == sums
+        assert [row.row.values for row in rows] == [row.row.values for row in measured]
+    assert image_bytes(unpacked[0].row) == hub_rows(1)[0]["image"]["bytes"]
+    assert again[0].row.image == {"path": "0.jpg"}  # the bytes are not read again
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_file_with_other_images_is_refused(tmp_path, count):
+    path, output = write_hub(tmp_path / "x.parquet", hub_rows(2)), open_storage(str(tmp_path / "out"))
+    table = ImageTable(open_originals(str(tmp_path)), "x.parquet", path.stat().st_size)
+    with unpacking(output, unpacked_name(packed_source(table, is_unpacked=True))) as add:
+        for _ in range(count):
+            add(b"image")
+    with pytest.raises(
+        StorageError, match=rf"has {count} images, .*x.parquet has 2 rows: it was unpacked from another"
+    ):
+        read(path, output)
+
+
+def test_an_image_that_is_too_large_leaves_nothing_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_tables, "MAX_IMAGE_BYTES", len(picture(0, size=(20, 16))) - 1)
+    path, output = write_hub(tmp_path / "x.parquet", hub_rows(2)), open_storage(str(tmp_path / "out"))
+    with pytest.raises(SourceError, match=r"x.parquet row 1: an image of [\d,]+ bytes; at most [\d,]+ for one image"):
+        read(path, output)
+    table = ImageTable(open_originals(str(tmp_path)), "x.parquet", path.stat().st_size)
+    assert unpacked_list(output, unpacked_name(packed_source(table, is_unpacked=True))) is None
+
+
+FILES = {"images/1.jpg": b"1", "images/2.jpg": b"22", "lists/train.csv": "", "lists/near.jpg": b"333"}
+
+
+def located(root, table="lists/train.csv"):
+    return LocatedImages(open_originals(str(root)), table, str(root))
+
+
+@pytest.mark.parametrize(
+    ("first", "path", "name"),
+    [
+        ("near.jpg", "near.jpg", "lists/near.jpg"),
+        ("near.jpg", "./x//y.jpg", "lists/x/y.jpg"),
+        ("near.jpg", "../images/1.jpg", "images/1.jpg"),
+        ("images/1.jpg", "images/2.jpg", "images/2.jpg"),
+        ("images/1.jpg", "near.jpg", "near.jpg"),
+    ],
+)
+def test_relative_paths_begin_where_the_first_one_is(tmp_path, first, path, name):
+    found = located(write_files(tmp_path, FILES))
+    found.name_of(first)
+    assert found.name_of(path) == name
+
+
+def test_absolute_paths_are_below_the_source(tmp_path):
+    found = located(write_files(tmp_path / "data", FILES))
+    assert found.name_of(f"{tmp_path}/data/images/1.jpg") == "images/1.jpg"
+    for outside in (f"{tmp_path}/other/1.jpg", f"{tmp_path}/database/1.jpg", "/etc/passwd"):
+        with pytest.raises(SourceError, match=r"is not below .*/data: give as `source` a folder"):
+            found.name_of(outside)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("../../secret.jpg", "climbs out of"),
+        ("x/../../../secret.jpg", "climbs out of"),
+        ("gs://other-bucket/1.jpg", "is not below"),
+        ("file:///etc/passwd", "is not below"),
+        ("https://example.org/1.jpg", "is on the web; .* dataprep build laion `source` \\S+ `name` NAME$"),
+        ("a\\b.jpg", "backslash"),
+        ("a\nb.jpg", "line end"),
+        ("a\0b.jpg", "NUL"),
+        ("x" * 5000, "at most 4,096"),
+    ],
+)
+def test_paths_that_lead_elsewhere_are_refused(tmp_path, path, text):
+    with pytest.raises(SourceError, match=text):
+        located(tmp_path).name_of(path)
+
+
+def test_an_absolute_path_climbs_no_further_than_the_source(tmp_path):
+    with pytest.raises(SourceError, match="climbs out of"):
+        located(tmp_path).name_of(f"{tmp_path}/../secret.jpg")
+
+
+def test_links_lead_to_files_inside_the_source(tmp_path):
+    root = write_files(tmp_path / "data", FILES)
+    write_files(tmp_path / "other", {"secret.jpg": b"4444", "folder/5.jpg": b"55555"})
+    (root / "inside.jpg").symlink_to("images/2.jpg")
+    (root / "outside.jpg").symlink_to("../other/secret.jpg")
+    (root / "images/outside.jpg").symlink_to("../../other/secret.jpg")
+    (root / "images/folder").symlink_to("../../other/folder")
+    (root / "volume").symlink_to("../other")
+    (tmp_path / "other/twin.jpg").symlink_to("secret.jpg")
+    found = located(root)
+    assert [found.size_on_disk(name) for name in ("inside.jpg", "volume/twin.jpg", "volume/absent.jpg")] == [2, 4, None]
+    for name in ("outside.jpg", "images/outside.jpg", "images/folder/5.jpg"):
+        with pytest.raises(SourceError, match=r"outside|leads out|link out of"):
+            found.size_on_disk(name)
+
+
+@pytest.mark.parametrize("count", [2, 70])
+def test_sizes_in_a_bucket(bucket_url, count):
+    root = open_storage(f"{bucket_url}/originals")
+    names = [f"images/{number:03d}.jpg" for number in range(count)]
+    for number, name in enumerate(names):
+        root.create(name, b"x" * number)
+    root.create("other.jpg", b"")
+    found = LocatedImages(root, "train.csv", root.url)
+    assert found.sizes([*names, "images/absent.jpg"]) == {name: number for number, name in enumerate(names)}
+    assert found.name_of(f"{bucket_url}/originals/images/1.jpg") == "images/1.jpg"
+    with pytest.raises(SourceError, match="is not below"):
+        found.name_of(f"{bucket_url}/elsewhere/1.jpg")
+
+
+def by_split(root, *names, only=""):
+    notes = []
+    tables = tables_by_split(open_originals(str(write_files(root, dict.fromkeys(names, b"x")))), only, notes)
+    return {split: [table.name for table in tables[split]] for split in tables}, notes
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (["a.csv"], {"train": ["a.csv"]}),
+        (["b.parquet", "a/x.parquet"], {"train": ["a/x.parquet", "b.parquet"]}),
+        (
+            [
+                "data/train-00000-of-00002.parquet",
+                "data/train-00001-of-00002-ab12.parquet",
+                "data/validation-0.parquet",
+            ],
+            {
+                "train": ["data/train-00000-of-00002.parquet", "data/train-00001-of-00002-ab12.parquet"],
+                "val": ["data/validation-0.parquet"],
+            },
+        ),
+        (
+            ["default/partial-train/0000.parquet", "default/test/0000.parquet", ".cache/train.parquet"],
+            {"train": ["default/partial-train/0000.parquet"], "test": ["default/test/0000.parquet"]},
+        ),
+        (["Dev.tsv", "my_training_set.tsv"], {"train": ["my_training_set.tsv"], "val": ["Dev.tsv"]}),
+        (["constrained.csv", "latest.csv"], {"train": ["constrained.csv", "latest.csv"]}),
+    ],
+)
+def test_splits_are_in_the_names(tmp_path, names, splits):
+    assert by_split(tmp_path, *names)[0] == splits
+
+
+def test_other_files_are_passed_over_and_counted(tmp_path):
+    splits, notes = by_split(
+        tmp_path, "train.csv", "images/1.jpg", "README.md", "LICENSE", "x/more.md", "Icon\r", "a\\b"
+    )
+    assert splits == {"train": ["train.csv"]}
+    assert notes == ["skipped, because they are not tables: 2 .md, 1 hidden or of the system, 2 without suffix"]
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["a.csv", "b.parquet"], "tables of different kinds, .csv and .parquet; .* such as `table` a.csv"),
+        (["train.csv", "extra.csv"], "extra.csv: its name says none of the splits train, val and test"),
+        (["train/val.csv", "test.csv"], "train/val.csv: its name says train and val"),
+        ([], "no table .found no file.; expected one of .parquet, .csv, .tsv, .jsonl: check `source`$"),
+        (["1.jpg", "2.jpg"], "no table .found 2 .jpg.; .* dataprep build folder `source`"),
+    ],
+)
+def test_tables_that_do_not_belong_together(tmp_path, names, text):
+    with pytest.raises(SourceError, match=text):
+        by_split(tmp_path, *names)
+
+
+def test_the_user_names_a_table_or_a_folder(tmp_path):
+    names = ["a/train.csv", "a/val.csv", "b/x.jsonl", "c.txt"]
+    assert by_split(tmp_path, *names, only="a/val.csv") == ({"val": ["a/val.csv"]}, [])
+    assert by_split(tmp_path, only="a") == ({"train": ["a/train.csv"], "val": ["a/val.csv"]}, [])
+    with pytest.raises(UsageError, match=r"c.txt is not a table by its name"):
+        by_split(tmp_path, only="c.txt")
+    with pytest.raises(SourceError, match=r"absent: no table"):
+        by_split(tmp_path, only="absent")
+
+
+def test_a_stem_is_short_and_of_one_table(tmp_path):
+    tables = tables_by_split(
+        open_originals(str(write_files(tmp_path, dict.fromkeys(["d/a/0.csv", "d/b/0.csv", "d/b/1.x.csv"], b"x")))),
+        "",
+        [],
+    )["train"]
+    assert list(stems(tables).values()) == ["a/0", "b/0", "b/1.x"]
+    assert list(stems(tables[1:]).values()) == ["0", "1.x"]
+
+
+def refused(source, folder):
+    """What each command says that finds none of its own files in a source."""
+    out = ["--output", folder / "out", "--format", "webdataset"]
+    return [
+        run.stderr.strip()
+        for run in (
+            dataprep("adopt", source, "--index", folder / "index"),
+            dataprep("build", "folder", "--source", source, *out),
+            dataprep("build", "table", "--source", source, *out),
+        )
+        if run.returncode == 2
+    ]
+
+
+def built(advice, folder):
+    """Build the tables that an error names; return what is printed."""
+    (source,) = shlex.split(advice.removeprefix("dataprep build table reads "))
+    words = ["build", "table", "--source", source, "--output", folder.parent / "whole", "--format", "webdataset"]
+    run = subprocess.run(command(*words, "--name=dogs"), capture_output=True, text=True, check=False, cwd=folder)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_a_folder_of_parquet_is_built_by_the_command_of_the_error(tmp_path):
+    source = hub(tmp_path / "my tables")
+    adopt, folder = refused(source, tmp_path)  # build table builds it
+    assert adopt.endswith("nothing to adopt: dataprep build table reads tables")
+    assert folder.endswith("no image: dataprep build table reads tables")
+    assert "val: 3 samples" in built(shlex.quote(str(source)), tmp_path)
+
+
+@pytest.mark.parametrize("splits", [(), ("test", "train")])
+def test_what_save_to_disk_wrote_is_built_by_the_commands_of_the_error(tmp_path, splits):
+    import datasets
+
+    data = datasets.Dataset.from_parquet(str(write_hub(tmp_path / "x.parquet", hub_rows(3))), cache_dir=str(tmp_path))
+    saved = tmp_path / "my 'saved'"
+    (datasets.DatasetDict(dict.fromkeys(splits, data)) if splits else data).save_to_disk(str(saved))
+    errors = refused(saved, tmp_path)
+    assert len(errors) == 3
+    (advice,) = {error.partition("save_to_disk of datasets")[2] for error in errors}
+    work = tmp_path / "work"
+    work.mkdir()
+    code, build = advice.partition(": ")[2].split("; then: ")
+    assert ("in an empty folder" in advice) == bool(splits)
+    subprocess.run([sys.executable, *shlex.split(code)[1:]], check=True, cwd=work)
+    stdout = built(build, work)
+    assert all(f"{split}: 3 samples" in stdout for split in splits or ("train",))
+
+
+def test_shards_of_mosaicml_are_named(tmp_path):
+    source = write_files(tmp_path / "data", {"train/index.json": "{}", "train/shard.00000.mds": b"x"})
+    errors = refused(source, tmp_path)
+    assert len(errors) == 3
+    assert all("shards of MosaicML's streaming (.mds) are not read" in error for error in errors)

@@ -1,4 +1,4 @@
-"""ImageNet from tars and folders: the same keys, labels and bytes from every layout."""
+"""ImageNet and ImageNet-21k from tars, folders and the Hub's parquet files: the same keys, labels and bytes."""
 
 import gzip
 import hashlib
@@ -15,14 +15,18 @@ from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.records import SourceFile
 from dataprep.errors import SourceError, StorageError, UsageError
-from dataprep.sources import dataset_named
+from dataprep.sources import dataset_named, imagenet
 from dataprep.sources.archives import ArchiveReader
-from dataprep.sources.imagenet import FAKE_TAR, TRAIN_TAR, VAL_TAR, published_classes
+from dataprep.sources.base import Reading
+from dataprep.sources.imagenet import FAKE_TAR, TRAIN_TAR, VAL_TAR, Release, published_classes
 from dataprep.sources.imagenet_labels import BBOX, DEVKIT, published_ids, val_name
-from dataprep.storage import open_storage
+from dataprep.sources.unpacked import unpacked_name
+from dataprep.storage import open_originals, open_storage
+from dataprep.storage.checksums import crc32c_of
 from tests.support.hostile_labels import TRUTH
-from tests.support.own_data import write_files
+from tests.support.own_data import picture, write_files
 from tests.support.raw_tar import member, tar
+from tests.support.tables import write_hub
 
 IMAGENET = dataset_named("imagenet")
 # In the order of the tar, which is not that of the class list.
@@ -38,21 +42,22 @@ def class_tar(wnid):
     return tar(*(member(f"{name}.JPEG".encode(), data) for name, data in TRAIN[wnid]))
 
 
-def put_train_tar(storage):
-    data = tar(*(member(f"{wnid}.tar".encode(), class_tar(wnid)) for wnid in TRAIN))
-    storage.create(TRAIN_TAR, data)
+def put_train_tar(storage, name=TRAIN_TAR, folder=""):
+    members = [member(folder.encode(), kind=b"5")] if folder else []
+    data = tar(*members, *(member(f"{folder}{wnid}.tar".encode(), class_tar(wnid)) for wnid in TRAIN))
+    storage.create(name, data)
     return len(data)
 
 
-def put_train_folders(storage):
+def put_train_folders(storage, folder="train/"):
     for wnid, images in TRAIN.items():
         for name, data in images:
-            storage.create(f"train/{wnid}/{name}.JPEG", data)
+            storage.create(f"{folder}{wnid}/{name}.JPEG", data)
 
 
-def put_class_tars(storage):
+def put_class_tars(storage, folder="train/"):
     for wnid in TRAIN:
-        storage.create(f"train/{wnid}.tar", class_tar(wnid))
+        storage.create(f"{folder}{wnid}.tar", class_tar(wnid))
 
 
 def put_devkit(storage):
@@ -346,3 +351,185 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StorageError, match=r"imagenet-fake\.tar: cannot be written: File exists"):
         FAKE.write_originals(tmp_path / "file")
+
+
+IMAGENET_21K = dataset_named("imagenet-21k")
+COMPLETE = Release(len(TRAIN_FOUND), len(CLASSES))
+LAYOUTS = {
+    "winter21_whole.tar": lambda storage: put_train_tar(storage, "winter21_whole.tar", "winter21_whole/"),
+    "winter21_whole.tar.gz that is not compressed": lambda storage: put_train_tar(storage, "winter21_whole.tar.gz"),
+    "fall11_whole.tar": lambda storage: put_train_tar(storage, "fall11_whole.tar"),
+    "winter21_whole/<wnid>.tar": lambda storage: put_class_tars(storage, "winter21_whole/"),
+    "train/<wnid>/": lambda storage: put_train_folders(storage, "train/"),
+    "<wnid>.tar": lambda storage: put_class_tars(storage, ""),
+    "<wnid>/": lambda storage: put_train_folders(storage, ""),
+}
+
+
+def found_21k(storage, *, allow_partial=True):
+    enumeration = IMAGENET_21K.enumerate(storage, "train", allow_partial=allow_partial)
+    return enumeration, [
+        (ref.key, ref.label, storage.read_range(ref.source, ref.offset, ref.num_bytes)) for ref in enumeration.refs
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_has_the_same_images(storage, layout):
+    LAYOUTS[layout](storage)
+    enumeration, images = found_21k(storage)
+    assert sorted(images) == sorted(TRAIN_FOUND)
+    assert enumeration.classes == CLASSES == IMAGENET_21K.classes(storage, allow_partial=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "winter21_whole",
+            r"9 images of 3 classes, expected 13,153,500 images of 19,167 classes \(winter21_whole\): d",
+        ),
+        ("fall11_whole", r"9 images of 3 classes, expected 14,197,122 images of 21,841 classes \(fall11_whole\): d"),
+    ],
+)
+def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatch, name, words):
+    storage = open_storage(str(tmp_path))
+    put_train_tar(storage, f"{name}.tar")
+    with pytest.raises(SourceError, match=words):
+        found_21k(storage, allow_partial=False)
+    monkeypatch.setitem(imagenet.RELEASES, name, COMPLETE)
+    assert len(found_21k(storage, allow_partial=False)[1]) == COMPLETE.images
+
+
+def test_class_tars_in_a_folder_of_any_name_may_be_of_either_release(tmp_path, monkeypatch):
+    storage = open_storage(str(tmp_path))
+    put_class_tars(storage, "")
+    with pytest.raises(SourceError, match=r"19,167 classes \(winter21_whole\) or 14,197,122 images of 21,841 classes"):
+        found_21k(storage, allow_partial=False)
+    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", COMPLETE)
+    assert len(found_21k(storage, allow_partial=False)[1]) == COMPLETE.images
+
+
+def test_class_tars_in_a_folder_called_after_a_release_are_of_it(tmp_path, monkeypatch):
+    storage = open_storage(str(tmp_path / "winter21_whole"))
+    put_class_tars(storage, "")
+    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", COMPLETE)
+    with pytest.raises(SourceError, match=r"expected 13,153,500 images of 19,167 classes \(winter21_whole\): download"):
+        found_21k(storage, allow_partial=False)
+
+
+def test_a_compressed_archive_is_refused_with_the_command_that_helps(tmp_path):
+    (tmp_path / "winter21_whole.tar.gz").write_bytes(gzip.compress(b"x"))
+    with pytest.raises(SourceError, match=r"compressed, so .*: gunzip .*/winter21_whole\.tar\.gz$"):
+        found_21k(open_storage(str(tmp_path)))
+
+
+def test_a_folder_without_any_of_it_says_what_was_expected(tmp_path):
+    (tmp_path / "cats").mkdir()
+    (tmp_path / "cats/1.jpg").write_bytes(b"x")
+    words = r"imagenet-21k train: not found: expected winter21_whole\.tar, .*dataprep build folder `source`"
+    with pytest.raises(SourceError, match=words):
+        found_21k(open_storage(str(tmp_path)))
+
+
+NAMES = published_classes()
+HUB_TRAIN = {f"{wnid}_{number}": wnid for wnid in reversed(CLASSES) for number in (10026, 9)}
+HUB_VAL = {f"ILSVRC2012_val_{number:08d}": CLASSES[number % 3] for number in (293, 7, 1)}
+
+
+def hub_images(images, *, suffix=True, labels=CLASSES):
+    return [
+        {
+            "image": {"bytes": picture(n), "path": f"{stem}_{wnid}.JPEG" if suffix else f"{stem}.JPEG"},
+            "label": labels.index(wnid) if labels else None,
+            "caption": None,
+        }
+        for n, (stem, wnid) in enumerate(images.items())
+    ]
+
+
+def write_tables(root, *, labels=CLASSES, suffix=True):
+    train, val = hub_images(HUB_TRAIN, labels=labels, suffix=suffix), hub_images(HUB_VAL, labels=labels, suffix=suffix)
+    write_hub(root / "data/train-00000-of-00002.parquet", train[:4], labels or CLASSES)
+    write_hub(root / "data/train-00001-of-00002.parquet", train[4:], labels or CLASSES)
+    write_hub(root / "data/validation-00000-of-00001.parquet", val, labels or CLASSES)
+    write_hub(root / "data/test-00000-of-00001.parquet", [{**val[0], "label": -1}], labels or CLASSES)
+    return write_files(root, {"README.md": "---\n"})
+
+
+def opened_hub(root, unpack_to=None):
+    output = None if unpack_to is None else open_storage(str(unpack_to))
+    return IMAGENET.opened(open_originals(str(root)), Reading(unpack_to=output, splits=("train", "val")))
+
+
+def listed_hub(root, split, **more):
+    return opened_hub(root).enumerate(open_originals(str(root)), split, allow_partial=True, **more)
+
+
+@pytest.mark.parametrize("labels", [CLASSES, NAMES, ()])
+def test_keys_and_labels_are_those_of_the_tars(tmp_path, labels):
+    root = write_tables(tmp_path, labels=labels)
+    train, val = listed_hub(root, "train"), listed_hub(root, "val")
+    assert train.classes == val.classes == CLASSES
+    assert {ref.key: CLASSES[ref.label] for ref in train.refs} == {f"{w}/{stem}": w for stem, w in HUB_TRAIN.items()}
+    assert {ref.key: CLASSES[ref.label] for ref in val.refs} == HUB_VAL
+    assert [file.name for file in train.sources] == [f"data/train-0000{n}-of-00002.parquet" for n in range(2)]
+
+
+def test_images_are_unpacked(tmp_path):
+    root, output = write_tables(tmp_path / "hub"), open_storage(str(tmp_path / "out"))
+    dataset = opened_hub(root, tmp_path / "out")
+    assert dataset.notes[0].startswith("images are in parquet files: about ")
+    train = dataset.enumerate(open_originals(str(root)), "train", allow_partial=True)
+    files = {file.name: unpacked_name(file) for file in train.sources}
+    images = [output.read_range(files[ref.source], ref.offset, ref.num_bytes) for ref in train.refs]
+    assert images == [picture(n) for n in range(len(HUB_TRAIN))]
+    assert train.is_checked
+    assert [ref.crc32c for ref in train.refs] == [crc32c_of(image) for image in images]
+    assert len(list((tmp_path / "out/_build").glob("unpacked-*"))) == 2  # val was not asked for
+
+
+def test_names_without_the_class_take_it_from_the_label(tmp_path):
+    root = write_tables(tmp_path, suffix=False, labels=NAMES)
+    dataset = opened_hub(root)
+    assert {ref.key for ref in listed_hub(root, "train").refs} == {f"{wnid}/{stem}" for stem, wnid in HUB_TRAIN.items()}
+    with pytest.raises(
+        SourceError, match=r"image.path is 'ILSVRC2012_val_00000293.JPEG'; expected the names of the Hub"
+    ):
+        listed_hub(root, "val")  # with --allow-partial no label is known
+    with pytest.raises(SourceError, match="imagenet val: 3 images, expected 50,000"):
+        dataset.enumerate(open_originals(str(root)), "val", allow_partial=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"path": None}, "row 1: image.path is ''; expected the names of the Hub's ILSVRC/imagenet-1k, such as n0144"),
+        ({"path": "cat.jpg"}, "row 1: image.path is 'cat.jpg'"),
+        ({"path": "n01440764_1_n01443537.JPEG"}, "row 1: image.path is 'n01440764_1_n01443537.JPEG'"),
+    ],
+)
+def test_images_that_are_not_of_imagenet(tmp_path, change, text):
+    first, *others = hub_images(HUB_TRAIN)
+    write_hub(tmp_path / "train.parquet", [{**first, "image": first["image"] | change}, *others])
+    with pytest.raises(SourceError, match=text):
+        listed_hub(tmp_path, "train")
+
+
+def test_a_label_of_another_class(tmp_path):
+    changed = hub_images(HUB_TRAIN)
+    changed[1]["label"] = 0
+    write_hub(tmp_path / "train.parquet", changed)
+    with pytest.raises(
+        SourceError, match=r"row 2: label 0 of class n15075141, expected 2, its position among the sorted"
+    ):
+        listed_hub(tmp_path, "train")
+    with pytest.raises(SourceError, match=r"row 1: label 2 of class n15075141, expected 999"):
+        opened_hub(tmp_path).enumerate(open_originals(str(tmp_path)), "train", allow_partial=False)
+
+
+def test_a_split_that_is_not_there_and_other_layouts(tmp_path):
+    write_hub(tmp_path / "train.parquet", hub_images(HUB_TRAIN))
+    with pytest.raises(SourceError, match="imagenet val: not found: expected parquet files with val in their names"):
+        listed_hub(tmp_path, "val")
+    folder = write_files(tmp_path / "folder", {"train/n01440764/n01440764_1.JPEG": picture(1), "x/y.parquet": b"x"})
+    assert opened_hub(folder) is IMAGENET

@@ -1,9 +1,10 @@
-"""A user's own tables: keys, labels, features, splits, and what a newcomer is told."""
+"""A user's own tables: keys, labels, features, splits, images that cannot be used, and what a newcomer is told."""
 
 import datetime
 import json
 import random
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,8 +13,12 @@ import pytest
 from dataprep.dataset.features import annotation_values
 from dataprep.dataset.records import MISSING
 from dataprep.errors import DataprepError, SourceError
-from dataprep.sources import configured
+from dataprep.sources import configured, table
 from dataprep.sources.base import OwnData, Reading
+from dataprep.sources.image_tables import ImageTable
+from dataprep.sources.keys import Problems
+from dataprep.sources.pictures import Examples
+from dataprep.sources.table import NamedRow, UnusableImages, unnamed_pictures
 from dataprep.sources.unpacked import unpacked_name
 from dataprep.storage import open_originals, open_storage
 from tests.support.own_data import picture, write_files
@@ -359,3 +364,139 @@ def test_a_column_that_may_hold_the_classes_is_named(tmp_path):
     dataset = opened(tmp_path)
     assert any("if it holds the classes: `label_from` Label" in note for note in dataset.notes)
     assert opened(tmp_path, label_from="Label").found["train"].classes == ("pug",)
+
+
+def line(root, *names):
+    return unnamed_pictures(open_storage(str(root)), set(names))
+
+
+def test_pictures_in_the_same_folders_that_no_row_names_are_counted_and_named(tmp_path):
+    files = ("a/0.jpg", "a/1.JPG", "a/2.heic", "a/x.txt", "a/._3.jpg", "a/deep/4.jpg", "b/5.png", "0.jpg", "c/6.jpg")
+    write_files(tmp_path, dict.fromkeys(files, b"x"))
+    (tmp_path / "a" / "folder.jpg").mkdir()
+    assert line(tmp_path, "a/0.jpg", "b/5.png", "gone/7.jpg") == (
+        "note: 2 pictures next to the table's are in no row, so they are left out: 'a/1.JPG', 'a/2.heic'"
+    )
+    assert line(tmp_path, "a/0.jpg", "a/1.jpg", "0.jpg") == (
+        "note: 1 picture next to the table's is in no row, so it is left out: 'a/2.heic'"
+    )
+    assert line(tmp_path, "0.jpg", "c/6.jpg") == ""
+
+
+def test_of_many_pictures_the_first_by_name_are_named(tmp_path):
+    write_files(tmp_path, {f"{number}.jpg": b"x" for number in range(9)})
+    assert line(tmp_path, "8.jpg").endswith(": '0.jpg', '1.jpg', '2.jpg', ...")
+
+
+@pytest.mark.parametrize("bound", ["MAX_NAMED", "MAX_LISTED"])
+def test_nothing_is_said_of_more_pictures_than_are_compared(tmp_path, monkeypatch, bound):
+    write_files(tmp_path, {f"{number}.jpg": b"x" for number in range(9)})
+    names = [f"{number}.jpg" for number in range(6)]
+    assert "3 pictures" in line(tmp_path, *names)
+    monkeypatch.setattr(table, bound, 5)
+    assert line(tmp_path, *names) == ""
+
+
+def test_the_documented_bounds_are_those_of_the_code():
+    document = " ".join((Path(__file__).parents[3] / "DATA.md").read_text().split())
+    assert f"up to {table.MAX_NAMED:,} pictures in the table and {table.MAX_LISTED:,} files" in document
+
+
+NUM_ROWS = 200
+
+
+def one_table(tmp_path, name="data.csv"):
+    return ImageTable(open_storage(str(tmp_path)), name, 1)
+
+
+def counted(tmp_path, ratio, missing, kind="jpg", **options):
+    """Refuse images of a table, most of train: the first `missing` have no file, and the last, in val, is of a kind."""
+    found, of = UnusableImages(open_storage(str(tmp_path)), ratio), one_table(tmp_path)
+    found.image_column = "image"
+    rows = [NamedRow(of, n + 2, f"{n}.{kind if n == NUM_ROWS - 1 else 'jpg'}") for n in range(NUM_ROWS)]
+    for n, row in enumerate(rows):
+        found.add(row, None if n < missing else 7)
+    found.end_table(of)
+    problems = Problems(str(tmp_path))
+    val = Examples(rows[-1:] if kind == "tif" else [])
+    splits = {"train": (Examples(rows[:missing]), 160), "val": (val, 40)}
+    lines = found.refuse(splits, problems, **({"are_final": True} | options))
+    return lines, problems, list(found.missing)
+
+
+def raised(problems):
+    with pytest.raises(DataprepError) as error:
+        problems.refuse()
+    return str(error.value)
+
+
+def test_nothing_is_said_of_images_that_can_be_used(tmp_path):
+    lines, problems, _ = counted(tmp_path, 0.0, 0)
+    assert (lines, problems.count) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        (
+            4,
+            (
+                "4 of 200 images are not below",
+                "'2.jpg' (line 4), ... (the JSON output lists all); put them there, or remove the",
+            ),
+        ),
+        (4, ("rows, or have them rejected and listed with `max_reject_ratio` 0.025;",)),
+        (3, ("'2.jpg' (line 4); put them there, or remove the rows",)),
+        (150, ("name their column with `image_column` (now image), or put the table into the folder",)),
+    ],
+)
+def test_missing_images_are_a_problem_whose_advice_depends_on_their_share(tmp_path, missing, words):
+    lines, problems, listed = counted(tmp_path, 0.0, missing)
+    assert lines == []
+    assert listed == [(f"{n}.jpg", f"'data.csv' line {n + 2}") for n in range(missing)]
+    assert all(word in raised(problems) for word in words)
+
+
+def test_the_ratio_that_is_named_suffices_for_every_split_that_is_known(tmp_path):
+    told = raised(counted(tmp_path, 0.0, 1, "tif")[1])
+    assert "'199.tif': a picture of type tif, which is not read; convert such files to JPEG or PNG" in told
+    assert told.count("have them rejected and listed with `max_reject_ratio` 0.025") == 2
+    told = raised(counted(tmp_path, 0.0, 1, "tif", are_final=False)[1])
+    assert told.count("have them rejected and listed with `max_reject_ratio`") == 2
+    assert "`max_reject_ratio` 0" not in told
+
+
+def test_as_many_as_the_ratio_allows_are_told(tmp_path):
+    lines, problems, _ = counted(tmp_path, 0.025, 4, "tif")
+    assert problems.count == 0
+    assert lines == [
+        "warning: train: 4 of 160 images cannot be used (missing, empty or of a type that is not read), and will be "
+        "rejected and listed: '0.jpg' (line 2), '1.jpg' (line 3), '2.jpg' (line 4), ...",
+        "warning: val: 1 of 40 images cannot be used (missing, empty or of a type that is not read), and will be "
+        "rejected and listed: '199.tif' (line 201)",
+    ]
+
+
+def test_each_split_that_has_more_than_the_ratio_allows_is_a_problem(tmp_path):
+    lines, problems, _ = counted(tmp_path, 0.02, 3, "tif")
+    assert (lines, problems.count) == ([], 1)
+    assert raised(problems) == (
+        f"{tmp_path}: val: 1 of 40 images cannot be used (missing, empty or of a type that is not read), more than "
+        "`max_reject_ratio` 0.02 allows, so a build would end without a dataset: '199.tif' (line 201); repair the "
+        "files, or remove the rows; `max_reject_ratio` 0.025 suffices for these"
+    )
+    told = raised(counted(tmp_path, 0.02, 4, "tif")[1])
+    assert "train: 4 of 160 images" in told and "val: 1 of 40 images" in told
+    assert "name their column with `image_column`" in raised(counted(tmp_path, 0.02, 150)[1])
+
+
+def test_no_more_than_ten_rows_of_files_that_are_not_read_are_kept(tmp_path):
+    found, of = UnusableImages(open_storage(str(tmp_path)), 0.0), one_table(tmp_path)
+    rows = [NamedRow(of, n, f"{n}.heic") for n in range(25)]
+    for row in rows:
+        found.add(row, 7)
+    found.empty.add(rows[0])
+    problems = Problems("/data")
+    found.refuse({"train": (Examples(rows), 100)}, problems, are_final=True)
+    assert problems.count == 26
+    assert "and 16 more" in raised(problems)
