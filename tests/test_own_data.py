@@ -112,22 +112,6 @@ def test_torchvision_reads_the_images(roots):
     assert sorted(read_with_webdataset(shards_of(roots))) == expected
 
 
-def test_labels_that_torchvision_numbers_otherwise_are_named(tmp_path):
-    """A class without an image in a split has no folder there, and torchvision numbers the folders that it finds."""
-    names = ["train/cat/1.jpg", "train/dog/1.jpg", "train/fox/1.jpg", "val/dog/1.jpg", "val/fox/1.jpg"]
-    write_files(tmp_path / "pets", {name: picture(number) for number, name in enumerate(names)})
-    arguments = ["build", "folder", "--source", tmp_path / "pets", "--output", tmp_path / "out", "--workers", "1"]
-    built = dataprep(*arguments, "--format", "imagefolder")
-    what = "1 of 3 classes have no image and so no folder (cat)"
-    assert built.returncode == 0
-    assert f"warning: val: {what}" in built.stderr
-    found = read_with_torchvision(tmp_path / "out/val", has_classes=True)
-    assert {key: label for key, label, _ in found} == {"dog/1": 0, "fox/1": 1}
-    report = verify_here(str(tmp_path / "out"))
-    assert (report.verdict, kinds(report)) == ("complete", {"labels"})
-    assert what in details(report)
-
-
 def test_convert_verify_and_inspect_name_an_order_that_is_not_torchvisions(tmp_path):
     """Class names by label, as TFDS and --class-names have them, need not be sorted."""
     members = [("0.jpg", picture(0)), ("0.cls", b"0"), ("1.jpg", picture(1)), ("1.cls", b"1")]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 
 from tests.support.builds import dataprep
 from tests.support.converting import content
 from tests.support.markdown import blocks, commands, words_of
-from tests.support.own_data import picture
+from tests.support.own_data import picture, write_files
+from tests.support.raw_zip import zip_of
 
 DOCUMENT = "docs/own-dataset.md"
 
@@ -19,20 +18,17 @@ def test_the_example_is_built_in_every_format_by_the_commands_of_the_document(tm
     (code,) = (block.text for block in blocks(DOCUMENT) if block.info == "python")
     (tmp_path / "my_pets.py").write_text(code)
     assert len([line for line in code.splitlines() if line.strip()]) < 40
-    archive = io.BytesIO()
-    rows = {}
-    with zipfile.ZipFile(archive, "w") as file:
-        for number in range(7):
-            file.writestr(f"{number}.jpg", picture(number))
-            rows[str(number)] = {
-                "split": "train" if number < 5 else "val",
-                "caption": f"picture {number}",
-                "weights": [0.5] * number,
-                "animal": ("cat", "dog")[number % 2],
-            }
-    (tmp_path / "pets").mkdir()
-    (tmp_path / "pets/photos.zip").write_bytes(archive.getvalue())
-    (tmp_path / "pets/rows.json").write_text(json.dumps(rows))
+    rows = {
+        str(number): {
+            "split": "train" if number < 5 else "val",
+            "caption": f"picture {number}",
+            "weights": [0.5] * number,
+            "animal": ("cat", "dog")[number % 2],
+        }
+        for number in range(7)
+    }
+    photos = zip_of({f"{number}.jpg": picture(number) for number in range(7)})
+    write_files(tmp_path / "pets", {"photos.zip": photos, "rows.json": json.dumps(rows)})
     shown = [
         words_of(line.text, "dataprep") for block in blocks(DOCUMENT) if block.info == "sh" for line in commands(block)
     ]

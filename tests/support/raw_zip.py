@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import struct
+import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 UNIX = 3
@@ -52,6 +54,15 @@ class End:
     zip64: bool = False
     locator_offset: int | None = None
     with_locator: bool = True
+
+
+def zip_of(files: Mapping[str, bytes | str], method: int = zipfile.ZIP_STORED) -> bytes:
+    """A zip of files by name, as `zipfile` writes it."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return stream.getvalue()
 
 
 def zip_file(entries: Sequence[Entry], end: End | None = None, *, prepended: bytes = b"") -> bytes:

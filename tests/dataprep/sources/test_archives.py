@@ -44,22 +44,18 @@ def storages(root):
 
 
 def test_every_range_is_read_unchanged(root):
-    ranges = [(0, 10), (5, 5000), (5000, 1), (2**20 - 7, 14), (len(CONTENT) - 3, 3), (17, 100)]
+    size = len(CONTENT)
+    ranges = [(0, 10), (5, 5000), (5000, 1), (2**20 - 7, 14), (size - 3, 3), (17, 100), (size - 5, 9), (size + 9, 1)]
     for storage in storages(root):
         for stream in (True, False):
             with ArchiveReader(storage, "a.bin", stream=stream) as reader:
                 assert [reader.read(at, n) for at, n in ranges] == [CONTENT[at : at + n] for at, n in ranges]
-                assert reader.read_apart(9, 9) == CONTENT[9:18]
-                assert reader.num_bytes == len(CONTENT)
-
-
-def test_reading_past_the_end_returns_the_remaining_bytes(root):
-    for storage in storages(root):
-        with ArchiveReader(storage, "a.bin") as reader:
-            assert reader.read(len(CONTENT) - 5, 100) == CONTENT[-5:]
-            assert reader.read(len(CONTENT), 1) == reader.read(len(CONTENT) + 9, 1) == b""
-            assert reader.read_apart(len(CONTENT) - 1, 5) == CONTENT[-1:]
-            assert reader.read_apart(len(CONTENT) + 1, 5) == b""
+                assert [reader.read_apart(at, 9) for at in (9, size - 1, size + 1)] == [
+                    CONTENT[9:18],
+                    CONTENT[-1:],
+                    b"",
+                ]
+                assert reader.num_bytes == size
 
 
 def test_an_absent_archive_is_named(root):
@@ -319,15 +315,6 @@ def test_sizes_of_64_bits_are_read():
         local_packed_bytes=0xFFFFFFFF,
     )
     assert contents(zip_file([wide], End(zip64=True))) == [("1.jpg", b"wide")]
-
-
-def test_the_error_names_archive_member_and_offset():
-    entries = [Entry(name=b"1.jpg", data=b"x" * 50), Entry(name=b"2.jpg", data=b"y", header_offset=9)]
-    with pytest.raises(SourceError) as caught:
-        contents(zip_file(entries))
-    assert str(caught.value) == (
-        "a.zip: member '1.jpg' at byte 0: 50 bytes from 35 run into what begins at 9: overlapping or truncated"
-    )
 
 
 @pytest.mark.parametrize("at", range(0, 320, 7))

@@ -7,11 +7,7 @@ import re
 import tracemalloc
 
 import msgspec
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pycocotools import mask as masks
 
 from dataprep.dataset.features import annotation_values, feature_faults
 from dataprep.errors import DataprepError, SourceError
@@ -225,23 +221,10 @@ def test_documents_that_contradict_themselves_are_refused(tmp_path, name):
     assert re.search(words, refused(tmp_path, documents))
 
 
-COMPLETE = {
-    "empty": (b"", "the end of the file"),
-    "list": (b"[]", "expected '{'"),
-    "cut": (json.dumps(small_documents()["instances"]).encode()[:-40], "at character"),
-    "deep": (b'{"annotations": [' + b"[" * 100_000, "recursion"),
-    "element-number": (b'{"annotations": [7]}', "annotation 7"),
-    "element-list": (b'{"annotations": [[1, 2]]}', "expected"),
-    "twice": (b'{"images": [], "images": []}', "'images' as a name"),
-    "not-utf8": (b'{"images": ["\xff"]}', "not UTF-8"),
-    "digits": (b'{"annotations": [{"id": ' + b"9" * 10_000 + b"}]}", "digits"),
-}
-
-
-@pytest.mark.parametrize("name", COMPLETE)
-def test_files_that_are_no_annotations_are_refused(tmp_path, name):
-    data, words = COMPLETE[name]
-    assert re.search(words, refused(tmp_path, small_documents() | {"instances": data}))
+@pytest.mark.parametrize("element", [b"7", b"[[1, 2]]"])
+def test_annotations_that_are_no_objects_are_refused(tmp_path, element):
+    documents = small_documents() | {"instances": b'{"annotations": [%s]}' % element}
+    assert re.search("annotation .*expected", refused(tmp_path, documents))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -281,46 +264,25 @@ def test_features_are_those_that_a_manifest_may_have():
 SIDE = 31_623  # squared
 
 
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # pycocotools with NumPy 2
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.02, 0.5, 1.0]))
-def test_masks_that_pycocotools_writes_are_taken(height, width, seed, share):
-    drawn = np.random.default_rng(seed).random((height, width)) < share
-    encoded = masks.encode(np.asfortranarray(drawn, np.uint8))
-    compressed = {"size": [height, width], "counts": encoded["counts"].decode()}
-    text = segmentation_text(compressed)
-    assert json.loads(text) == compressed
-    assert mask_size(text) == (height, width)
-    flat = np.concatenate([[0], drawn.ravel(order="F"), [not drawn.ravel(order="F")[-1]]])
-    runs = np.diff(np.concatenate([[0], np.flatnonzero(np.diff(flat.astype(int))), [drawn.size]]))
-    plain = {"size": [height, width], "counts": [int(run) for run in runs]}
-    assert json.loads(segmentation_text(plain)) == plain
-    decoded = masks.decode(masks.frPyObjects(json.loads(segmentation_text(plain)), height, width))
-    assert (decoded == drawn).all()
-
-
 @pytest.mark.parametrize(
-    "value",
+    ("value", "size"),
     [
-        [],
-        [[]],
-        [[1, 2]],
-        [[0.5, 1.25, 3, 4, 5e-7, 6]],
-        [[-3.5, 2, 1e6, 3, 4, 5], [1, 2, 3, 4, 5, 6]],
-        {"size": [2, 3], "counts": [1, 5]},
-        {"size": [0, 0], "counts": []},
+        ([], None),
+        ([[]], None),
+        ([[1, 2]], None),
+        ([[0.5, 1.25, 3, 4, 5e-7, 6]], None),
+        ([[-3.5, 2, 1e6, 3, 4, 5], [1, 2, 3, 4, 5, 6]], None),
+        ({"size": [2, 3], "counts": [1, 5]}, (2, 3)),
+        ({"size": [2, 3], "counts": "15"}, (2, 3)),
+        ({"size": [0, 0], "counts": []}, (0, 0)),
     ],
 )
-def test_odd_segmentations_are_kept(value):
+def test_segmentations_are_kept_even_odd_ones(value, size):
     """Readers that draw them may fail, but it is the original that has them."""
-    found = json.loads(segmentation_text(value))
-    assert found == value
-    assert json.dumps(found, sort_keys=True) == json.dumps(value, sort_keys=True)  # 3 is not 3.0
-
-
-def test_an_absent_segmentation_is_an_empty_text():
+    text = segmentation_text(value)
+    assert text == json.dumps(value, sort_keys=True, separators=(",", ":"))  # 3 is not 3.0
+    assert mask_size(text) == size
     assert segmentation_text(None) == ""
-    assert mask_size("") is None
-    assert mask_size("[[1,2,3,4]]") is None
 
 
 @pytest.mark.parametrize(

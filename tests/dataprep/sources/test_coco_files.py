@@ -5,6 +5,7 @@ import itertools
 import json
 import tracemalloc
 import zipfile
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -12,19 +13,15 @@ from hypothesis import strategies as st
 
 from dataprep.errors import SourceError
 from dataprep.sources import coco_files
-from dataprep.sources.coco_files import MAX_ELEMENT_CHARS, PanopticImages, archive_of, find_json, top_level_items
+from dataprep.sources.coco_files import MAX_ELEMENT_CHARS, PanopticImages, find_json, top_level_items
 from dataprep.storage import open_storage
 from tests.support.own_data import picture
+from tests.support.raw_zip import zip_of
 
 PNG = picture(3, "PNG")
 
 
-def zipped(files: dict[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", method) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-    return data.getvalue()
+zipped = partial(zip_of, method=zipfile.ZIP_DEFLATED)
 
 
 def content(found) -> bytes:
@@ -48,16 +45,10 @@ def test_a_file_is_found_in_its_archive_or_unpacked(storage):
     assert find_json(storage, "captions", "train2017") is None
 
 
-def test_archives_by_kind():
-    assert archive_of("captions", "train2017") == archive_of("keypoints", "val2017") == "annotations_trainval2017.zip"
-    assert archive_of("panoptic", "val2017") == "panoptic_annotations_trainval2017.zip"
-    assert archive_of("image_info", "test2017") == "image_info_test2017.zip"
-
-
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_panoptic_images_of_an_archive_in_an_archive(storage, method):
-    inner = zipped({"panoptic_val2017/7.png": PNG, "panoptic_val2017/": b""}, method)
-    outer = zipped({"annotations/panoptic_val2017.zip": inner}, method)
+    inner = zip_of({"panoptic_val2017/7.png": PNG, "panoptic_val2017/": b""}, method)
+    outer = zip_of({"annotations/panoptic_val2017.zip": inner}, method)
     storage.create("panoptic_annotations_trainval2017.zip", outer)
     with PanopticImages(storage, "val2017") as images:
         assert images.read("7.png") == PNG
@@ -225,11 +216,8 @@ def test_memory_does_not_grow_with_the_file():
     assert peak < 2**23
 
 
-def test_damaged_members_of_an_archive_are_refused(tmp_path):
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.json", json.dumps({"a": list(range(10_000))}))
-    data = bytearray(path.read_bytes())
+def test_damaged_members_of_an_archive_are_refused():
+    data = bytearray(zip_of({"x.json": json.dumps({"a": list(range(10_000))})}, zipfile.ZIP_DEFLATED))
     data[len(data) // 2] ^= 0xFF
     with zipfile.ZipFile(io.BytesIO(data)) as archive, archive.open("x.json") as stream:
         with pytest.raises(SourceError, match="download the file again"):

@@ -275,13 +275,6 @@ def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_p
         converted(source, tmp_path / "out", how={"fields": ("label",)}, num_shards=1)
 
 
-def test_a_default_keeps_a_field_that_some_samples_lack(tmp_path):
-    rows = [{"txt": b"one", "json": {"score": 1}}, {"json": {"score": 2}}]
-    found, lines = all_kept(tmp_path, rows, defaults=(("txt", "none"),))
-    assert [each["txt"] for each in found.values()] == ["one", "none"]
-    assert len(lines) == 1
-
-
 def test_a_second_picture_is_a_field_and_the_image_is_none(tmp_path):
     (tmp_path / "data").mkdir()
     mask = image_of(7, "PNG")
@@ -323,8 +316,8 @@ def test_fields_that_cannot_be_features_are_refused_in_one_line(tmp_path, rows, 
     assert open_storage(str(tmp_path / "out")).stat("dataset.json") is None
 
 
-def test_a_default_fills_what_is_missing(tmp_path):
+@pytest.mark.parametrize("fields", [ALL, {"fields": ("txt",)}])
+def test_a_default_fills_what_is_missing(tmp_path, fields):
     source = shards(tmp_path / "data", [ROWS[0], {"json": {}}])
-    how = {"fields": ("txt",), "defaults": (("txt", "none"),)}
-    converted(source, tmp_path / "out", how=how, num_shards=1)
+    converted(source, tmp_path / "out", how=fields | {"defaults": (("txt", "none"),)}, num_shards=1)
     assert values(tmp_path / "out", "txt")["00001"] == {"txt": "none"}

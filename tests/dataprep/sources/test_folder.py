@@ -5,9 +5,7 @@ import io
 import json
 import random
 import shlex
-import shutil
 import subprocess
-import tarfile
 import zipfile
 from collections import Counter
 
@@ -23,6 +21,8 @@ from dataprep.sources.folder import MAX_TEXT_BYTES, text_files
 from dataprep.storage import open_originals, open_storage
 from tests.support.builds import succeeds
 from tests.support.own_data import annotated, annotated_rows, class_folders, picture, stored_values, write_files
+from tests.support.raw_tar import tar_of
+from tests.support.raw_zip import zip_of
 
 JPEG = picture(1)
 
@@ -145,14 +145,6 @@ def test_an_archive_in_a_folder_is_named_with_the_command_that_unpacks_it(tmp_pa
     )
 
 
-def test_many_classes_without_an_image_in_val_are_counted(tmp_path):
-    dataset = opened(tree(tmp_path, *(f"{number}/1.jpg" for number in range(10, 40))), val_fraction=0.1)
-    lacking = 30 - len(dataset.found["val"].refs)
-    [of_val, _] = [note for note in dataset.notes if note.startswith("note: ")]
-    assert of_val.startswith(f"note: with `val_fraction` 0.1, {lacking} of 30 classes have no image in val: 1")
-    assert of_val.endswith("(1 image, all in train), ...; a larger `val_fraction` or another `seed` may change that")
-
-
 def test_labels_that_the_user_asks_for(tmp_path):
     root = tree(tmp_path, "a/1.jpg", "a/2.jpg")
     assert set(labels(opened(root, label_from="folder")).values()) == {"a"}
@@ -269,9 +261,7 @@ def test_a_table_that_is_passed_over_is_answered_with_the_command_that_reads_it(
 
 
 def test_a_table_in_an_archive_is_answered_with_the_names_that_are_read(tmp_path):
-    with zipfile.ZipFile(tmp_path / "pets.zip", "w") as archive:
-        archive.writestr("pets/labels.csv", "file,label\n1.jpg,cat\n")
-        archive.writestr("pets/1.jpg", JPEG)
+    write_files(tmp_path, {"pets.zip": zip_of({"pets/labels.csv": "file,label\n1.jpg,cat\n", "pets/1.jpg": JPEG})})
     note = opened(tmp_path).notes[1]
     assert note.startswith("'pets/labels.csv' is skipped: unpacked, dataprep build table builds the")
     with pytest.raises(UsageError, match=r"with columns; a table of another name is read by dataprep build table$"):
@@ -404,12 +394,10 @@ def test_a_table_above_its_pictures_is_told_their_folder(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["zip", "tar"])
 def test_a_table_beside_an_archive_is_built_as_the_line_says(tmp_path, suffix):
-    shutil.make_archive(str(tmp_path / "s/my pics"), suffix, tree(tmp_path / "pics", "1.jpg", "a/2.jpg"))
-    if suffix == "zip":
-        with zipfile.ZipFile(tmp_path / "s/my pics.zip", "w") as archive:
-            archive.writestr("1.jpg", JPEG)
-            archive.writestr("a/2.jpg", JPEG)
-    write_files(tmp_path / "s", {"captions.csv": "file,caption\n1.jpg,one\na/2.jpg,two\n"})
+    files = {"1.jpg": JPEG, "a/2.jpg": JPEG}
+    packed = zip_of(files) if suffix == "zip" else tar_of([*files.items()])
+    captions = "file,caption\n1.jpg,one\na/2.jpg,two\n"
+    write_files(tmp_path / "s", {f"my pics.{suffix}": packed, "captions.csv": captions})
     (line,) = (line for line in opened(tmp_path / "s").notes if "captions.csv' is skipped" in line)
     commands = line.partition(": after ")[2].partition(" builds the pictures")[0]
     unpack, build = commands.split(", ")
@@ -487,16 +475,7 @@ def test_texts_in_a_folder_and_in_a_bucket(tmp_path, bucket_url):
 def test_texts_in_an_archive(tmp_path, kind, top, alone, in_folder):
     """The archive is the source itself, or a file in it; a folder that holds everything is removed from the former."""
     content = [(top + name, data) for name, data in reversed(in_bytes(files()).items())]
-    if kind == "zip":
-        with zipfile.ZipFile(tmp_path / "pairs.zip", "w") as archive:
-            for name, data in content:
-                archive.writestr(name, data)
-    else:
-        with tarfile.open(tmp_path / "pairs.tar", "w") as packed:
-            for name, data in content:
-                member = tarfile.TarInfo(name)
-                member.size = len(data)
-                packed.addfile(member, io.BytesIO(data))
+    (tmp_path / f"pairs.{kind}").write_bytes(zip_of(dict(content)) if kind == "zip" else tar_of(content))
     assert captions(opened_texts(tmp_path, archive=f"pairs.{kind}")) == {
         alone + key: text for key, text in STORED.items()
     }
@@ -585,25 +564,6 @@ def test_compressed_texts_of_a_zip_are_refused_and_others_passed_over(tmp_path):
     assert len(opened_texts(tmp_path, archive="x.zip", text_files=()).found["train"].refs) == 1
     with pytest.raises(SourceError, match=r"1\.txt.*compressed"):
         opened_texts(tmp_path, archive="x.zip")
-
-
-def test_any_bytes_are_a_text_or_refused(tmp_path):
-    """Whatever bytes a text file has: the text that Python reads, or one line of error."""
-    write_files(tmp_path, {"1.jpg": JPEG})
-    draw = random.Random(3)
-    refused = []
-    for _ in range(200):
-        data = draw.choice(["grün 🐦\r\n".encode(), draw.randbytes(draw.randrange(6))])
-        data += draw.choice([b"", b"\0", b"\xff", b"\n\n", b"\xc3", b"\xf4\x90\x80\x80"])
-        (tmp_path / "1.txt").write_bytes(data)
-        try:
-            found = captions(opened_texts(tmp_path))
-        except DataprepError as error:
-            refused.append(str(error))
-        else:
-            assert found == {"1": data.decode().removeprefix("\ufeff").rstrip("\r\n")}
-    assert 50 < len(refused) < 150
-    assert all("not UTF-8" in text and "\n" not in text for text in refused)
 
 
 @pytest.mark.parametrize(

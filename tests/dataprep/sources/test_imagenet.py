@@ -277,13 +277,6 @@ def test_a_whole_val_split_is_taken_and_one_label_too_many_is_not(tmp_path):
         with_labels(["n15075141", *labels[1:]])
 
 
-def test_the_published_classes_are_1000_sorted_wnids():
-    classes = published_classes()
-    assert len(set(classes)) == 1000
-    assert list(classes) == sorted(classes)
-    assert (classes[0], classes[1], classes[999]) == ("n01440764", "n01443537", "n15075141")
-
-
 FAKE = dataset_named("imagenet-fake")
 
 
@@ -382,19 +375,13 @@ def test_every_layout_has_the_same_images(storage, layout):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        (
-            "winter21_whole",
-            r"9 images of 3 classes, expected 13,153,500 images of 19,167 classes \(winter21_whole\): d",
-        ),
-        ("fall11_whole", r"9 images of 3 classes, expected 14,197,122 images of 21,841 classes \(fall11_whole\): d"),
-    ],
+    ("name", "counts"),
+    [("winter21_whole", "13,153,500 images of 19,167"), ("fall11_whole", "14,197,122 images of 21,841")],
 )
-def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatch, name, words):
+def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatch, name, counts):
     storage = open_storage(str(tmp_path))
     put_train_tar(storage, f"{name}.tar")
-    with pytest.raises(SourceError, match=words):
+    with pytest.raises(SourceError, match=rf"9 images of 3 classes, expected {counts} classes \({name}\): d"):
         found_21k(storage, allow_partial=False)
     monkeypatch.setitem(imagenet.RELEASES, name, COMPLETE)
     assert len(found_21k(storage, allow_partial=False)[1]) == COMPLETE.images

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import random
 import re
 from pathlib import Path
 
@@ -290,27 +289,6 @@ def test_a_column_that_no_feature_can_have_may_be_left_out(tmp_path):
     assert opened(tmp_path, drop=("taken",)).found["train"].features == {}
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_damaged_tables_are_one_clear_error_each(tmp_path, kind):
-    root, rng = listed(tmp_path / "data", kind), random.Random(kind)
-    table = root / f"dogs.{kind}"
-    whole, found = table.read_bytes(), 0
-    for _ in range(70):
-        data = bytearray(whole)
-        for _ in range(rng.randint(1, 4)):
-            at = rng.randrange(len(data))
-            data[at : at + rng.randint(0, 3)] = rng.choice(
-                [b"", b"\0", b"../", b'"', b",", b"\xff", b"\n", b"[", b"NaN", b"//"]
-            )
-        table.write_bytes(data)
-        try:
-            opened(root, label_from=rng.choice([None, "breed", "none"]))
-            found += 1
-        except DataprepError as error:
-            assert all(line.startswith("  ") for line in str(error).split("\n")[1:])  # noqa: PT017  the text of every error is looked at
-    assert found < 70
-
-
 def test_images_that_a_bucket_lacks_are_rejected_up_to_the_ratio(bucket_url):
     root = open_storage(f"{bucket_url}/originals")
     for number in range(3):
@@ -438,23 +416,18 @@ def test_nothing_is_said_of_images_that_can_be_used(tmp_path):
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        (
-            4,
-            (
-                "4 of 200 images are not below",
-                "'2.jpg' (line 4), ... (the JSON output lists all); put them there, or remove the",
-            ),
-        ),
-        (4, ("rows, or have them rejected and listed with `max_reject_ratio` 0.025;",)),
-        (3, ("'2.jpg' (line 4); put them there, or remove the rows",)),
-        (150, ("name their column with `image_column` (now image), or put the table into the folder",)),
+        (4, "4 of 200 images are not below"),
+        (4, "'2.jpg' (line 4), ... (the JSON output lists all); put them there, or remove the rows, or have them"),
+        (4, "rejected and listed with `max_reject_ratio` 0.025;"),
+        (3, "'2.jpg' (line 4); put them there, or remove the rows"),
+        (150, "name their column with `image_column` (now image), or put the table into the folder"),
     ],
 )
 def test_missing_images_are_a_problem_whose_advice_depends_on_their_share(tmp_path, missing, words):
     lines, problems, listed = counted(tmp_path, 0.0, missing)
     assert lines == []
     assert listed == [(f"{n}.jpg", f"'data.csv' line {n + 2}") for n in range(missing)]
-    assert all(word in raised(problems) for word in words)
+    assert words in raised(problems)
 
 
 def test_the_ratio_that_is_named_suffices_for_every_split_that_is_known(tmp_path):
