@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from loaders.config import LoaderConfig
-from loaders.diagnosis import diagnose, fixes, stages
+from loaders.diagnosis import diagnose, stages
 from loaders.diagnosis.fetch_rate import Fetched, fetch_rate_alone
 from loaders.diagnosis.findings import StageRate, StepTimes, TransformCost
 from loaders.diagnosis.observed_run import MIN_STEPS, Device, FedStep, ObservedRun, RunSetup, Simulated, using_threads
@@ -107,4 +107,4 @@ def give_rates(monkeypatch: pytest.MonkeyPatch, given: GivenRates) -> None:
     monkeypatch.setattr("loaders.diagnosis.fetch_rate.fetch_rate_alone", given.fetch_rate)
     if given.latency_s is not None:
         monkeypatch.setattr(stages, "request_latency_s", lambda loader: given.latency_s)
-        monkeypatch.setattr(fixes, "request_latency_s", lambda loader: given.latency_s)
+        monkeypatch.setattr(diagnose, "request_latency_s", lambda loader: given.latency_s)

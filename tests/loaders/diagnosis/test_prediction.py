@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loaders.diagnosis.findings import STAGES, Fix
+from loaders.diagnosis.findings import STAGES
 from loaders.diagnosis.prediction import (
     BEYOND,
     BUSY_INTERPRETER,
@@ -26,6 +26,7 @@ from loaders.diagnosis.prediction import (
     rate_of_processes,
     reads_needed,
 )
+from tests.support.findings import fix_of
 
 speeds = st.floats(1, 1e5)
 costs = st.floats(0, 0.1)
@@ -172,22 +173,7 @@ def test_processes_fetch_more_only_where_one_interpreter_is_busy(fetch, own_core
 
 LIMITS = ("fetch", "prepare", "transfer", "compute", "cores")
 NAMES = ("workers", "prefetch", "cache", "resize", "batch", "location")
-OBSERVED = 100.0
 limits = st.sampled_from(LIMITS)
-
-
-def fix_of(name, rate, *, is_tried=False):
-    return Fix(
-        name=name,
-        settings={},
-        needs="restart",
-        images_per_s=rate,
-        predicted_images_per_s=rate,
-        is_tried=is_tried,
-        gain=rate / OBSERVED,
-        limit="compute",
-        advice="",
-    )
 
 
 changes = st.lists(

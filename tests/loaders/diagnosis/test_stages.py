@@ -15,11 +15,11 @@ from dataprep.messages import human_bytes
 from dataprep.storage.local import LocalStorage
 from loaders import open_loader
 from loaders.config import LoaderConfig
-from loaders.diagnosis import fixes as changes
+from loaders.diagnosis import diagnose as diagnosing
 from loaders.diagnosis import stages as diagnosis_stages
+from loaders.diagnosis.diagnose import find_fixes
 from loaders.diagnosis.fetch_rate import Attempt
 from loaders.diagnosis.findings import StageRate, TransformCost
-from loaders.diagnosis.fixes import find_fixes
 from loaders.diagnosis.observed_run import RunSetup, parse_simulated
 from loaders.diagnosis.prediction import MORE_AHEAD, MOST_READS, predict
 from loaders.diagnosis.sample import write_sample
@@ -140,7 +140,7 @@ def test_smaller_images_are_offered_on_a_disk_that_carries_too_few_bytes(dataset
 
 def test_smaller_images_are_not_offered_where_they_would_be_no_smaller(tmp_path, disk, monkeypatch):
     """Images of 16 pixels on a disk that carries too few bytes; noise would pass for a gain."""
-    monkeypatch.setattr(changes, "may_gain", lambda *_: True)
+    monkeypatch.setattr(diagnosing, "may_gain", lambda *_: True)
     adopt_here(class_folders(tmp_path / "pets"))
     for image_size, is_offered in ((8, True), (14, False), (16, False)):
         setup = RunSetup(url=str(tmp_path / "pets"), split="train", config=replace(CONFIG, image_size=image_size))
