@@ -354,7 +354,7 @@ def find_fixes(stages: Stages, run: Measured) -> list[Fix]:
             continue
         for change in _answered(source, stages):
             fix = _predicted(change, stages, run)
-            if may_gain(fix, run.stage_limit, MIN_GAIN):
+            if may_gain(fix, run.stage_limit):
                 fixes.append(fix)
     return ranked(fixes)
 

@@ -255,7 +255,8 @@ def gentler(asked: RunSetup, tried: RunSetup) -> Attempt | None:
     wait_for_reads_left_behind()
     config, storage = tried.config, _answering(tried)
     if storage is not None:
-        reads = _half(images_in_flight(storage, config), config.processes)
+        processes = max(1, config.processes)  # each has the same number of reads
+        reads = images_in_flight(storage, config) // processes // 2 * processes
         config = replace(config, reads_in_flight=reads or None)
     else:
         config = replace(config, deadline_s=LONGER * config.deadline_s)
@@ -290,12 +291,6 @@ def _answering(setup: RunSetup) -> Storage | None:
     except UnansweredError:
         return None
     return storage
-
-
-def _half(reads: int, processes: int) -> int:
-    """Return about half of the reads in flight, as a multiple of the processes; 0 if each process has only one."""
-    processes = max(1, processes)
-    return reads // processes // 2 * processes
 
 
 def _enough_images(config: LoaderConfig, reads: int) -> int:

@@ -13,11 +13,12 @@ Shapes: images_NHWC, uint8, 0..255.
 from __future__ import annotations
 
 import itertools
+import math
 import queue
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
@@ -86,7 +87,7 @@ class Simulated:
 
     name: str
     images_per_s: float
-    transfer_images_per_s: float = float("inf")
+    transfer_images_per_s: float = math.inf
     step_s: float = 0.0
     transfer_s: float = 0.0
 
@@ -107,30 +108,21 @@ def parse_simulated(text: str) -> Simulated:
         UsageError: The text is anything else.
     """
     rate, *options = text.removeprefix(f"{SIMULATED}:").split(",")
-    try:
-        named = {name: float(value) for name, _, value in (option.partition("=") for option in options)}
-        named["images_per_s"] = float(rate)
-    except ValueError:
-        raise UsageError(_expected(text)) from None
-    if named.keys() - {"images_per_s", "transfer", "step-ms", "transfer-ms"} or not _are_speeds(named):
-        raise UsageError(_expected(text))
-    return Simulated(
-        name=text,
-        images_per_s=named["images_per_s"],
-        transfer_images_per_s=named.get("transfer", float("inf")),
-        step_s=named.get("step-ms", 0.0) / 1e3,
-        transfer_s=named.get("transfer-ms", 0.0) / 1e3,
-    )
-
-
-def _are_speeds(named: Mapping[str, float]) -> bool:
-    rates = [named["images_per_s"], named.get("transfer", 1.0)]
-    times = [named.get("step-ms", 0.0), named.get("transfer-ms", 0.0)]
-    return all(rate > 0 for rate in rates) and all(0 <= each < float("inf") for each in times)
-
-
-def _expected(text: str) -> str:
-    return (
+    usual = {"transfer": math.inf, "step-ms": 0.0, "transfer-ms": 0.0}
+    with suppress(ValueError):
+        images_per_s = float(rate)
+        given = usual | {name: float(value) for name, _, value in (option.partition("=") for option in options)}
+        are_rates = images_per_s > 0 and given["transfer"] > 0
+        are_times = all(0 <= each < math.inf for each in (given["step-ms"], given["transfer-ms"]))
+        if are_rates and are_times and given.keys() == usual.keys():
+            return Simulated(
+                name=text,
+                images_per_s=images_per_s,
+                transfer_images_per_s=given["transfer"],
+                step_s=given["step-ms"] / 1e3,
+                transfer_s=given["transfer-ms"] / 1e3,
+            )
+    raise UsageError(
         f"device {text!r}, expected simulated:IMAGES_PER_S with transfer=IMAGES_PER_S, step-ms=MS or transfer-ms=MS "
         "after it, e.g. simulated:2000,step-ms=5"
     )

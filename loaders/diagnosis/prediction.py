@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from loaders.diagnosis.findings import STAGES, Fix, Limit, Stage
+from loaders.diagnosis.findings import MIN_GAIN, STAGES, Fix, Limit, Stage
 
 COMPUTE_BOUND = 0.95
 """Share of the rate of compute alone from which on the device counts as the limit."""
@@ -97,7 +97,10 @@ def _bound(rates: Rates) -> Prediction:
     alone = rates.images_per_s
     groups: list[tuple[Stage, ...]] = [("fetch", "prepare")] if rates.fetch_in_turn else [("fetch",), ("prepare",)]
     groups += [("transfer",), ("compute",)] if rates.transfer_ahead else [("transfer", "compute")]
-    found = [Prediction(_in_turn(alone, group), _slowest(alone, group)) for group in groups]
+    found = []
+    for group in groups:
+        slowest = min(group, key=lambda name: alone[name])
+        found.append(Prediction(1 / sum(1 / alone[name] for name in group) if group[1:] else alone[slowest], slowest))
     cpu_s = sum(rates.cpu_s_per_image.values())
     if cpu_s > 0:
         found.append(Prediction(rates.cores / cpu_s, "cores"))
@@ -130,16 +133,6 @@ def _simulated(rates: Rates, bound: Prediction) -> float:
         if number == SIMULATED_BATCHES // 4:
             from_s = done_s
     return (SIMULATED_BATCHES - 1 - SIMULATED_BATCHES // 4) * batches.images / max(done_s - from_s, 1e-12)
-
-
-def _slowest(alone: Mapping[Stage, float], group: tuple[Stage, ...]) -> Stage:
-    return min(group, key=lambda name: alone[name])
-
-
-def _in_turn(alone: Mapping[Stage, float], group: tuple[Stage, ...]) -> float:
-    if len(group) == 1:
-        return alone[group[0]]
-    return 1 / sum(1 / alone[name] for name in group)
 
 
 def allocate(rates: Rates, most_cores: Mapping[Stage, float]) -> tuple[float, dict[str, float]]:
@@ -240,10 +233,10 @@ def lowest_rate(fix: Fix, limit: Limit) -> float:
     return fix.images_per_s if fix.is_tried else fix.images_per_s * error_range(fix.name, limit).least
 
 
-def may_gain(fix: Fix, limit: Limit, min_gain: float) -> bool:
+def may_gain(fix: Fix, limit: Limit) -> bool:
     """Whether a change is predicted to gain enough, or may gain it within its prediction's error range."""
     most = LARGER[fix.name, limit].most if (fix.name, limit) in LARGER else 1.0
-    return fix.gain * most >= min_gain
+    return fix.gain * most >= MIN_GAIN
 
 
 def next_to_try(fixes: Sequence[Fix], limit: Limit, untriable: Set[str] = frozenset()) -> Fix | None:

@@ -51,12 +51,6 @@ _EXPLAINED = 0.5
 """Share of a transform's time; if the CPU time of all threads is less, they wait for something else."""
 
 
-def without_transforms(config: LoaderConfig) -> LoaderConfig:
-    """Return the same settings without any transform."""
-    groups = tuple(replace(group, transform=None) for group in config.view_groups)
-    return replace(config, transform=None, view_groups=groups)
-
-
 def transform_cost(
     config: LoaderConfig, before: Mapping[str, StageTimes], after: Mapping[str, StageTimes]
 ) -> TransformCost | None:
@@ -370,7 +364,9 @@ class Stages:
     @cached_property
     def without_transform(self) -> RunSetup:
         """The run without its transform."""
-        return replace(self.setup, config=without_transforms(self.setup.config))
+        config = self.setup.config
+        groups = tuple(replace(group, transform=None) for group in config.view_groups)
+        return replace(self.setup, config=replace(config, transform=None, view_groups=groups))
 
     def fetched_with(self, config: LoaderConfig) -> fetch_rate.Fetched:
         """Measure fetching with other settings."""
