@@ -40,6 +40,7 @@ _DEFAULT_SECONDS = 5.0
 SAMPLED_SHARDS = 64
 """Maximum number of shards from which the mean size of an image is estimated."""
 _BRACES = re.compile(r"\{([^{}]*)\}")
+_FIELD = re.compile(r"`[a-z_]+`")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
 
@@ -313,7 +314,7 @@ def _adopted(asked: AdoptRequest, split: str, progress: Progress, workers: int) 
     try:
         url = adopt(asked, progress, workers=workers).url
     except UsageError as error:
-        if "--" not in str(error):
+        if not _FIELD.search(str(error)):
             raise
         raise UsageError(
             f"{error}. These are options of `dataprep adopt`: run it, and give the index instead"

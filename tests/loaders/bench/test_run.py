@@ -61,9 +61,13 @@ def test_requests_out_of_range_are_refused(dataset, tmp_path):
 
 
 def test_data_that_cannot_be_opened_are_errors(dataset, tmp_path):
+    (tmp_path / "two").mkdir()
+    for name in ("train-0000.tar", "train-0000.tfrecord"):
+        (tmp_path / "two" / name).touch()
     for urls, split, message in (
         ((str(tmp_path / "none"),), "train", "no files found"),
         ((str(tmp_path / "none.tar"), str(tmp_path / "x.tar")), "train", r"none\.tar and 1 more: not found"),
+        ((str(tmp_path / "two"),), "train", "choose one with `format`. These are options of `dataprep adopt`: run it"),
         ((str(dataset("webdataset")),), "test", "no split 'test'; it has train, val"),
     ):
         with pytest.raises(UsageError, match=message):
