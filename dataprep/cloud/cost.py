@@ -242,7 +242,7 @@ class Offer:
 
     def line(self, *, months: float) -> str:
         """Describe the offer in one line, the sum first."""
-        kept = f"{usd(self.kept)} to keep it for {months_text(months)}"
+        kept = f"{usd(self.kept)} to keep it for {months:g} month{'' if months == 1 else 's'}"
         read = f"{usd(self.read.transfer + self.read.retrieval)} to read, {usd(self.read.operations)} for requests"
         if self.kind == CACHE:
             return (
@@ -335,11 +335,6 @@ def copy_commands(url: str, where: str, reading: Reading, once_usd: float) -> li
             f"{copy}     # if not{unpriced}",
         ]
     return [create, replicate() if reading.is_dataset else copy]
-
-
-def months_text(months: float) -> str:
-    """Write a number of months as `1 month` or `2.5 months`."""
-    return f"{months:g} month" if months == 1 else f"{months:g} months"
 
 
 def gib(num_bytes: float) -> str:

@@ -170,11 +170,6 @@ class HostCost:
     url: str | None
     """The dataset that the cost was measured with, if it is known."""
 
-    @property
-    def core_is_unknown(self) -> bool:
-        """Whether the hosts' cores count as fast as the user's, because it is not known how fast those are."""
-        return self.core_basis == _AS_MEASURED
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BucketLoad:
@@ -302,7 +297,7 @@ class InputPlan:
         """The verdict."""
         sentence = capacity.verdict_sentence(self.plan, self.accelerator.name)
         by_cores = self.plan.verdict == "fed" or self.plan.limit == "cores"
-        if self.cost.core_is_unknown and by_cores:
+        if self.cost.core_basis == _AS_MEASURED and by_cores:
             sentence = f"If a host's core is as fast as yours, {sentence}"
         return f"{sentence} {self.load.loose}" if self.load.loose else sentence
 

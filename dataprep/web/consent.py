@@ -59,11 +59,9 @@ MAX_PARTS = 10_000
 _MAX_WITHIN = 100
 """Maximum number of elements within one of XMP whose texts are read: nested ones would take quadratic time."""
 V = TypeVar("V")
-_TOO_MANY_REQUESTS = 429
 _TEXT_CHARACTERS = 200
 """Length of a statement's text in the evidence."""
 ROBOTS, X_ROBOTS_TAG, CONTENT_SIGNAL, CONTENT_USAGE, RSL, AI_TXT, TDMREP, PLUS, RIGHTS, C2PA = SIGNALS
-_OF_ROBOTS = frozenset({ROBOTS, X_ROBOTS_TAG})
 Says = Literal["no", "conditions", "yes"]
 _STRICTEST: Sequence[Says] = ("no", "conditions", "yes")
 AI_AGENTS = (
@@ -111,7 +109,7 @@ def decide(statements: Iterable[Statement], policy: Consent) -> Evidence | None:
     Args:
         policy: ROBOTS weighs robots.txt and X-Robots-Tag alone; PUBLISHED takes each no; STRICT also takes conditions.
     """
-    weighed = [each for each in statements if policy is not Consent.ROBOTS or each.signal in _OF_ROBOTS]
+    weighed = [each for each in statements if policy is not Consent.ROBOTS or each.signal in (ROBOTS, X_ROBOTS_TAG)]
     refusing = [each for each in weighed if each.says == "no" or (policy, each.says) == (Consent.STRICT, "conditions")]
     if not refusing:
         return None
@@ -228,7 +226,7 @@ def rules_of(agent: str, http_code: int, body: bytes = b"", others: Sequence[str
         rules = _parsed(agent, text)
         weight_bytes = rules.weight_bytes + sum(each.weight_bytes for each in named.values())
         return replace(rules, weight_bytes=weight_bytes, others=named)
-    if http_code >= 500 or http_code == _TOO_MANY_REQUESTS:
+    if http_code >= 500 or http_code == 429:
         raise Failed(Status.ROBOTS_UNAVAILABLE, f"robots.txt answered {http_code}", http_code)
     return Rules(agent, None)
 
@@ -434,12 +432,9 @@ def licences_of(body: bytes) -> Licences:
         licences = [_permits(licence, space) for licence in content.findall(f"{space}license")]
         # They are alternatives: any one of them may be chosen.
         says: Says = max(licences, key=_STRICTEST.index, default="conditions")
-        found.append((Scope.of(_path_of(content.get("url", "/"))), says))
+        path = re.sub(r"^[a-z]+://[^/]*", "", content.get("url", "/").strip(), flags=re.IGNORECASE)
+        found.append((Scope.of(path or "/"), says))
     return tuple(found)
-
-
-def _path_of(url: str) -> str:
-    return re.sub(r"^[a-z]+://[^/]*", "", url.strip(), flags=re.IGNORECASE) or "/"
 
 
 def _permits(licence: ElementTree.Element, space: str) -> Says:

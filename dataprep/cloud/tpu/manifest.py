@@ -117,11 +117,6 @@ class ManifestRequest(Request):
             raise UsageError("`build`: expected the words after `dataprep build`, a dataset first, without --part")
         return ["dataprep", "build", *argv]
 
-    @property
-    def part_requests(self) -> dict[str, str]:
-        """Resources that one part of the build requests."""
-        return {"cpu": self.part_cpu, "memory": self.part_memory, "ephemeral-storage": self.part_disk}
-
 
 def job_set(request: ManifestRequest) -> Document:
     """Return the JobSet as JSON values, which are YAML values, too.
@@ -178,11 +173,12 @@ def _failure_policy(request: ManifestRequest) -> Document:
 
 
 def _build_job(request: ManifestRequest) -> Document:
+    resources = {"cpu": request.part_cpu, "memory": request.part_memory, "ephemeral-storage": request.part_disk}
     container: Document = {
         "name": "part",
         "image": request.image,
         "command": [*request.build_argv, "--part", f"auto/{request.parts}"],
-        "resources": {"requests": request.part_requests},
+        "resources": {"requests": resources},
     }
     rules: list[Document] = [
         {"action": "Ignore", "onPodConditions": [_TAKEN_AWAY]},
