@@ -10,7 +10,7 @@ run.py       writes index and manifest
 from dataprep.adoption.find import ADOPTABLE, AdoptRequest, Found, FoundShard, HeadFiles, find, head_files
 from dataprep.adoption.labels import NO_LABELS, read_class_names
 from dataprep.adoption.run import Adoption, adopt
-from dataprep.adoption.shards import Progress
+from dataprep.adoption.shards import Progress, Quiet
 
 __all__ = [
     "ADOPTABLE",
@@ -21,6 +21,7 @@ __all__ = [
     "FoundShard",
     "HeadFiles",
     "Progress",
+    "Quiet",
     "adopt",
     "find",
     "head_files",

@@ -36,6 +36,7 @@ from dataprep.dataset.index import IndexRow, index_table
 from dataprep.dataset.records import NO_LABEL, Event
 from dataprep.errors import DataprepError, FormatError, SourceError
 from dataprep.formats.img2dataset import STATUSES, reason_of, sidecars_of
+from dataprep.host.heartbeat import STALL_S
 from dataprep.sources.archives import ArchiveReader
 from dataprep.storage import Storage
 from dataprep.storage.base import read_bounded
@@ -67,6 +68,22 @@ class Progress(Protocol):
 
     def warn(self, line: str) -> None:
         """Show a warning."""
+
+
+class Quiet:
+    """Progress that is not shown."""
+
+    stall_s = STALL_S
+
+    def step(self, what: str) -> None: ...
+
+    def started(self, shards: int, num_bytes: int) -> None: ...
+
+    def shard_done(self, samples: int, num_bytes: int) -> None: ...
+
+    def log(self, line: str) -> None: ...
+
+    def warn(self, line: str) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,14 +19,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dataprep.adoption import AdoptRequest, adopt
+from dataprep.adoption import AdoptRequest, Quiet, adopt
 from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
 from dataprep.dataset.adopted import open_data
 from dataprep.dataset.randomness import permutation
 from dataprep.errors import ImageError, StorageError
 from dataprep.formats.tars import BLOCK_BYTES, members_around
 from dataprep.host.cpu import available_cores
-from dataprep.host.heartbeat import STALL_S
 from dataprep.storage import open_storage
 from loaders.dataset import Dataset, open_dataset
 from loaders.decode.decoders import open_decoder
@@ -76,7 +75,7 @@ def write_sample(images: Sequence[bytes], folder: Path, short_side: int | None =
     if not written:
         raise StorageError(f"{folder}: none of the images could be kept as a sample; run `dataprep verify --deep`")
     request = AdoptRequest(url=str(folder / "shards"), index_url=str(index), labels="none", digest=is_built)
-    adopt(request, _Quiet())
+    adopt(request, Quiet())
     return str(index)
 
 
@@ -138,22 +137,6 @@ def _suffix(data: bytes) -> bytes:
 def mean_image_bytes(sample_url: str) -> float:
     """Return the mean size of a sample's images."""
     return open_dataset(sample_url, SPLIT).open_index(DEADLINE_S).mean_image_bytes()
-
-
-class _Quiet:
-    """Progress of indexing a sample; shows nothing."""
-
-    stall_s = STALL_S
-
-    def step(self, what: str) -> None: ...
-
-    def started(self, shards: int, num_bytes: int) -> None: ...
-
-    def shard_done(self, samples: int, num_bytes: int) -> None: ...
-
-    def log(self, line: str) -> None: ...
-
-    def warn(self, line: str) -> None: ...
 
 
 MAX_PLACES = 1024

@@ -26,13 +26,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from dataprep.adoption import Adoption, AdoptRequest, HeadFiles, adopt, head_files
+from dataprep.adoption import Adoption, AdoptRequest, HeadFiles, Quiet, adopt, head_files
 from dataprep.dataset.adopted import SHARD_NAMES, open_linked
 from dataprep.dataset.manifest import MANIFEST, no_dataset, read_manifest
 from dataprep.dataset.paths import PLAN_JSON, is_hidden_name, is_readable_image
 from dataprep.errors import DataprepError, SourceError, UsageError
 from dataprep.host.cpu import available_cores
-from dataprep.host.heartbeat import STALL_S
 from dataprep.messages import command_line, counted, human_bytes
 from dataprep.storage import Storage, open_storage
 from dataprep.storage.base import Browsable
@@ -68,7 +67,7 @@ class Growth:
     def begin(self, files: HeadFiles) -> str:
         """Index the first head, begin with the others, and return the URL of the head's index."""
         head = f"{self._folder}/0"
-        adoption = adopt(AdoptRequest(url=self._data_url, index_url=head, heads=HEADS[:1]), _Quiet(), head=files)
+        adoption = adopt(AdoptRequest(url=self._data_url, index_url=head, heads=HEADS[:1]), Quiet(), head=files)
         say(f"{self._data_url}: {_understood(adoption)} are known; the others are listed meanwhile")
         words = [sys.executable, "-P", "-c", "from loaders.fetch.plain import make; make()"]
         path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
@@ -132,7 +131,7 @@ def make() -> None:
                 break
             head = f"{folder}/{number}"
             request = AdoptRequest(url=data_url, index_url=head, heads=heads[: number + 1])
-            adopt(request, _Quiet(), head=files)
+            adopt(request, Quiet(), head=files)
             print(json.dumps({"head": head}), flush=True)
         with _alone(index):
             url, _ = indexed(data, index, heads=heads)
@@ -308,27 +307,7 @@ def _understood(adoption: Adoption) -> str:
     return f"{found.format}, {splits}, {classes}"
 
 
-class _Quiet:
-    """Progress that is not shown."""
-
-    stall_s = STALL_S
-
-    def step(self, what: str) -> None:
-        pass
-
-    def started(self, shards: int, num_bytes: int) -> None:
-        pass
-
-    def shard_done(self, samples: int, num_bytes: int) -> None:
-        pass
-
-    def log(self, line: str) -> None:
-        pass
-
-    warn = log
-
-
-class _Lines(_Quiet):
+class _Lines(Quiet):
     """Progress of indexing, as lines on stderr."""
 
     def step(self, what: str) -> None:
