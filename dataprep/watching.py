@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice, takewhile
 from math import isfinite
@@ -134,10 +134,10 @@ class TrainingSnapshot(Snapshot):
             for name, value in sorted(self.numbers.items())
             if name in ("val_loss", "val_accuracy")
         ]
+        none = "there" if self.state == ENDED else "yet"
+        parts.append(f"saved {self.checkpoint}" if self.checkpoint else f"no checkpoint {none}")
         if self.state == ENDED:
-            parts.append(f"saved {self.checkpoint}" if self.checkpoint else "no checkpoint there")
             return f"{printable(self.url)}: ended, {', '.join(parts)}"
-        parts.append(f"saved {self.checkpoint}" if self.checkpoint else "no checkpoint yet")
         return _told(f"{printable(self.url)}: {', '.join(parts)}", self.idle_s)
 
 
@@ -178,17 +178,6 @@ class Pace:
     def idle_s(self, now_s: float) -> float:
         """Seconds since a look last saw progress."""
         return now_s - self._last[0] if self._first is not None else 0.0
-
-
-def latest(lines: Iterable[dict[str, float]]) -> tuple[int | None, dict[str, float]]:
-    """Return the last step and the latest value of each number in the lines of a log, which are in order."""
-    step: int | None = None
-    numbers: dict[str, float] = {}
-    for line in lines:
-        step = int(line["step"])
-        numbers |= line
-    numbers.pop("step", None)
-    return step, numbers
 
 
 class RunWatch:
@@ -232,7 +221,7 @@ class RunWatch:
             self._log_version, self._changed_s = log.version, self._clock()
         idle_s = self._clock() - self._changed_s if log.written_ns is None else time.time() - log.written_ns / 1e9
         tail = _tail(self._storage, log)
-        step, numbers = latest(_numbers(tail))
+        step, numbers = _latest(tail)
         saved = takewhile(
             lambda name: name.startswith(_SAVED),
             (info.name.partition("/")[0] for info in self._storage.list(first=_SAVED)),
@@ -259,7 +248,13 @@ class _BuildWatch:
         self._read = 0
 
     def look(self) -> BuildSnapshot:
-        self._count(self._receipts.look())
+        for index, info in islice(self._receipts.look().items(), MAX_READ):
+            receipt = read_summary(self._storage, info, index, self.claim.root)
+            if receipt is not None:
+                self._read += 1
+                for event in receipt.events:
+                    counts = self._repaired if event.kind == "repaired" else self._rejected
+                    counts[event.reason] += 1
         missing = self._receipts.missing
         samples, left = sum(self._sizes), sum(self._sizes[index] for index in missing)
         now_s = self._clock()
@@ -281,15 +276,6 @@ class _BuildWatch:
             repaired=dict(self._repaired),
             rejected=dict(self._rejected),
         )
-
-    def _count(self, new: dict[int, ObjectInfo]) -> None:
-        for index, info in islice(new.items(), MAX_READ):
-            receipt = read_summary(self._storage, info, index, self.claim.root)
-            if receipt is not None:
-                self._read += 1
-                for event in receipt.events:
-                    counts = self._repaired if event.kind == "repaired" else self._rejected
-                    counts[event.reason] += 1
 
 
 def _has_ended(data: bytes) -> bool:
@@ -317,6 +303,18 @@ def log_lines(data: bytes) -> Iterator[tuple[bytes, Mapping[str, Any] | None]]:
         except (ValueError, RecursionError):
             line = None
         yield text, line if isinstance(line, dict) and type(line.get("step")) is int else None
+
+
+def _latest(data: bytes) -> tuple[int | None, dict[str, float]]:
+    """Return the last step in the lines of a log, and the latest value of each number."""
+    step: int | None = None
+    numbers: dict[str, float] = {}
+    for _, line in log_lines(data):
+        if line is not None:
+            step = line["step"]
+            numbers |= {name: value for name, value in line.items() if type(value) in (int, float) and isfinite(value)}
+    numbers.pop("step", None)
+    return step, numbers
 
 
 def profile_request(seconds: float) -> bytes:
@@ -420,9 +418,3 @@ def requested_s(request: bytes) -> float:
     except (KeyError, TypeError, ValueError, RecursionError):
         return 0.0
     return seconds if 0 < seconds <= MAX_TRACE_S else 0.0
-
-
-def _numbers(data: bytes) -> Iterator[dict[str, float]]:
-    for _, line in log_lines(data):
-        if line is not None:
-            yield {name: value for name, value in line.items() if type(value) in (int, float) and isfinite(value)}

@@ -11,6 +11,7 @@ B are reads.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -18,7 +19,7 @@ from functools import partial
 from dataprep.cloud import region
 from dataprep.cloud.prices import ANYWHERE, Prices, fact
 from dataprep.messages import command_line, counted, shell_words, usd
-from dataprep.storage.gcs_location import BucketLocation
+from dataprep.storage.gcs_location import BucketLocation, StoredObject
 
 GIB = 2**30
 _STANDARD = "standard"
@@ -155,6 +156,18 @@ def copy_verdict(source: BucketLocation, target: BucketLocation, prices: Prices)
         return unknown
     price = max(each.usd_per_gib or 0.0 for each in found)
     return region.Verdict(region.PAID if price else region.CO_LOCATED, price, shown)
+
+
+def amounts_of(objects: Iterable[StoredObject]) -> list[Amount]:
+    """Sum up objects by their storage class; requests to read them are not counted."""
+    num_bytes, counts = Counter[str](), Counter[str]()
+    for each in objects:
+        num_bytes[each.storage_class] += each.num_bytes
+        counts[each.storage_class] += 1
+    return [
+        Amount(storage_class=name, num_bytes=num_bytes[name], objects=count, gets=0)
+        for name, count in sorted(counts.items())
+    ]
 
 
 def copying_cost(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -23,42 +23,11 @@ from dataprep.arguments import (
     spelled_document,
     texts,
 )
+from dataprep.cloud import cost as costs
+from dataprep.cloud import region as regions
 from dataprep.cloud.buckets import cache_command
-from dataprep.cloud.cost import (
-    CACHE,
-    COPY,
-    DIRECT,
-    GIB,
-    READ_BYTES,
-    Amount,
-    Cost,
-    Offer,
-    Places,
-    Reading,
-    copy_commands,
-    epochs_to_pay,
-    gib,
-    given_reading,
-    offers,
-    reading_cost,
-    storage_notes,
-)
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
 from dataprep.cloud.prices import Prices, fact, price_dates
-from dataprep.cloud.region import (
-    PAID,
-    UNKNOWN,
-    ZONE,
-    Verdict,
-    can_cache,
-    describe,
-    is_ai_zone,
-    is_zone,
-    parse_location,
-    placement,
-    unknown_regions,
-    verdict,
-)
 from dataprep.commands import region_options
 from dataprep.commands.build_run import people
 from dataprep.commands.progress import PYTHON
@@ -88,16 +57,9 @@ Exit codes: 0 co-located, free or cached, 1 the transfer from at least one bucke
 2 wrong usage or no such bucket, 3 undecided.
 Prices and their date are in dataprep/data/*_prices.csv; rows item,of,where,usd of --prices FILE take precedence.
 """
-_PAID_CODE, _UNKNOWN_CODE = 1, 3
+_CODES = {regions.PAID: 1, regions.UNKNOWN: 3}
+_INDEX_DEADLINE_S = 30.0
 _OURS = ("index/", "_build/", "dataset.json", "replicas.json")
-
-
-@dataclass(frozen=True, slots=True)
-class PassTraffic:
-    """Requests and bytes of all ranks together."""
-
-    gets: int
-    num_bytes: int
 
 
 @dataclass(kw_only=True, slots=True)
@@ -107,20 +69,20 @@ class RegionReport:
     placement: Placement
     copy_of: str | None = None
     """The given URL if a copy of it is judged instead; None otherwise."""
-    reading: Reading | None = None
-    one_pass: Cost | None = None
-    training: Cost | None = None
-    copy: Offer | None = None
+    reading: costs.Reading | None = None
+    one_pass: costs.Cost | None = None
+    training: costs.Cost | None = None
+    copy: costs.Offer | None = None
     """A new copy near the reader, read for one epoch and kept for a month."""
     copy_epochs: int | None = None
     """Number of epochs after which it is cheaper than remote reads, without its storage; None if it never is."""
-    offers: list[Offer] = field(default_factory=list)
+    offers: list[costs.Offer] = field(default_factory=list)
     """Ways to read the data as often as the training does, if the present one is charged by the GiB."""
     cache_command: str | None = None
     """Command that adds a Rapid Cache in the reader's zone, if a cache is one of the ways."""
     readable: bool | None = None
     """Whether the first byte of a zonal bucket could be read; None if it was not tried."""
-    replica: tuple[Replica, Verdict] | None = None
+    replica: tuple[Replica, regions.Verdict] | None = None
     commands: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -212,14 +174,14 @@ class RegionCheck:
     def verdict(self) -> str:
         """`paid` if reading one of the URLs is charged, else `unknown` if one is not known, else `free`."""
         verdicts = {report.placement.verdict.kind for report in self.reports}
-        return PAID if PAID in verdicts else UNKNOWN if UNKNOWN in verdicts else "free"
+        return regions.PAID if regions.PAID in verdicts else regions.UNKNOWN if regions.UNKNOWN in verdicts else "free"
 
 
 def _checked(asked: CheckRegion, note: region_options.Note = PYTHON.note) -> RegionCheck:
     """Examine the URLs of a request."""
-    located = None if asked.bucket_location is None else parse_location(asked.bucket_location)
-    named = () if located is None else placement(located)[1]
-    for line in unknown_regions(named):
+    located = None if asked.bucket_location is None else regions.parse_location(asked.bucket_location)
+    named = () if located is None else regions.placement(located)[1]
+    for line in regions.unknown_regions(named):
         note(line)
     prices, hosts = asked.table(), asked.hosts
     where = region_options.named_place(asked.zone, asked.tpu, note)
@@ -228,7 +190,7 @@ def _checked(asked: CheckRegion, note: region_options.Note = PYTHON.note) -> Reg
         where, hosts = machine.zone, hosts or len(machine.hosts)
     asked = replace(asked, hosts=hosts or 1)
     reports = tuple(examine(url, where, asked, prices, located=located) for url in texts(asked.urls))
-    unknown = tuple(unknown_regions(named if where is None else (*named, where)))
+    unknown = tuple(regions.unknown_regions(named if where is None else (*named, where)))
     return RegionCheck(reader=where, asked=asked, reports=reports, notes=unknown)
 
 
@@ -245,7 +207,7 @@ def _print(asked: CheckRegion, *, as_json: bool) -> int:
         for report in found.reports:
             _print_report(report, found.asked)
         region_options.echo_stale_prices()
-    return {PAID: _PAID_CODE, UNKNOWN: _UNKNOWN_CODE}.get(found.verdict, 0)
+    return _CODES.get(found.verdict, 0)
 
 
 def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
@@ -278,7 +240,7 @@ def _copy_document(report: RegionReport) -> dict[str, object] | None:
     return {"once": _cost(report.copy.once), "storage_per_month": report.copy.kept, "epochs": report.copy_epochs}
 
 
-def _cost(cost: Cost | None) -> dict[str, float] | None:
+def _cost(cost: costs.Cost | None) -> dict[str, float] | None:
     return None if cost is None else {**asdict(cost), "total": cost.total}
 
 
@@ -291,7 +253,7 @@ def _print_report(report: RegionReport, asked: CheckRegion) -> None:
         autoclass = ", autoclass" if placed.bucket.autoclass else ""
         hierarchy = ", hierarchical namespace" if placed.bucket.hierarchical else ""
         caches = f", Rapid Cache in {', '.join(placed.bucket.caches)}" if placed.bucket.caches else ""
-        _line("bucket", f"{describe(placed.bucket)}{storage_class}{autoclass}{hierarchy}{caches}")
+        _line("bucket", f"{regions.describe(placed.bucket)}{storage_class}{autoclass}{hierarchy}{caches}")
     if report.copy_of is not None:
         _line("copy of", report.copy_of)
     _line("reader", placed.where or "not known: no metadata server; give `zone` or `tpu`")
@@ -306,7 +268,7 @@ def _print_costs(report: RegionReport, asked: CheckRegion) -> None:
     reading = report.reading
     if reading is None:
         return
-    _line("one pass", f"{gib(reading.num_bytes)} in {reading.gets:,} requests: {_shown(report.one_pass)}")
+    _line("one pass", f"{costs.gib(reading.num_bytes)} in {reading.gets:,} requests: {_shown(report.one_pass)}")
     often = f"{asked.epochs:,} epoch{'s' if asked.epochs > 1 else ''}"
     often += f" of {reading.passes} passes" if reading.passes > 1 else ""
     often += f", all of it read by {asked.readings} hosts" if asked.readings > 1 else ""
@@ -329,11 +291,11 @@ def _print_advice(report: RegionReport, asked: CheckRegion) -> None:
     region_options.echo_commands(CheckRegion, report.commands)
     for offer in report.offers:
         _line(offer.kind, offer.line(months=asked.months))
-        if offer.kind == CACHE and report.cache_command is not None:
+        if offer.kind == costs.CACHE and report.cache_command is not None:
             region_options.echo_commands(CheckRegion, [report.cache_command])
 
 
-def _shown(cost: Cost | None) -> str:
+def _shown(cost: costs.Cost | None) -> str:
     if cost is None:
         return "unknown cost"
     return (
@@ -369,37 +331,50 @@ def examine(
         raise UsageError(f"{url} is on a disk, and reading it costs nothing; give gs://bucket/prefix")
     if located is not None and not is_bucket(storage.url):
         raise UsageError(f"{url}: `bucket_location` is for gs:// buckets; leave it out")
-    if located is not None:
-        return _examine_given(Placement(storage.url, where, located, verdict(located, where, prices)), asked, prices)
-    report = RegionReport(placement=_placement(storage.url, where, prices))
-    bucket, found = report.placement.bucket, report.placement.verdict
+    if located is None:
+        placed = _placement(storage.url, where, prices)
+    else:
+        placed = Placement(storage.url, where, located, regions.verdict(located, where, prices))
+    report = RegionReport(placement=placed)
+    bucket, found, notes = placed.bucket, placed.verdict, report.notes
     if bucket is None:
         if found.usd_per_gib is not None and asked.dataset_bytes is not None:
-            once = int(asked.dataset_bytes) * asked.readings / GIB * found.usd_per_gib
-            report.notes.append(
+            once = int(asked.dataset_bytes) * asked.readings / costs.GIB * found.usd_per_gib
+            notes.append(
                 f"one pass costs {usd(once)} without requests, {counted(asked.epochs, 'epoch')} "
                 f"{usd(once * asked.epochs)}"
             )
         return report
-    if bucket.missing_permission:
-        report.notes.append(
-            f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown"
-        )
-    _describe_place(report, where)
-    manifest = _manifest(storage, report.notes if asked.dataset_bytes is None else [])
-    if asked.dataset_bytes is None:
-        report.reading = _reading(storage, manifest, asked, bucket.storage_class, report.notes)
-    else:
-        given = given_reading(int(asked.dataset_bytes), bucket.storage_class, asked.objects)
-        report.reading = replace(given, is_dataset=manifest is not None)
-    if report.reading is not None and found.kind == PAID:
-        report.replica = nearer_copy(report.placement, prices, report.notes.append)
-    _price(report, asked, prices)
+    if asked.dataset_bytes is not None:
+        report.reading = costs.given_reading(int(asked.dataset_bytes), bucket.storage_class, asked.objects)
+    if located is None:
+        _look_up(report, storage, bucket, asked, prices)
+    elif report.reading is None:
+        notes.append("no cost: the bucket's location is given, so nothing in it is looked up; give `dataset_bytes`")
+    if report.reading is not None:
+        _price(report, report.reading, bucket, asked, prices)
     if asked.replicas and report.replica is not None:
         chosen = examine(report.replica[0].url, where, replace(asked, replicas=False), prices)
         chosen.copy_of = storage.url
         return chosen
     return report
+
+
+def _look_up(
+    report: RegionReport, storage: Storage, bucket: BucketLocation, asked: CheckRegion, prices: Prices
+) -> None:
+    """Add what the bucket itself shows: notes on its place, the data to read, and a copy nearer to the reader."""
+    notes = report.notes
+    if bucket.missing_permission:
+        notes.append(f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown")
+    _describe_place(report, bucket, report.placement.where)
+    manifest = _manifest(storage, notes if report.reading is None else [])
+    if report.reading is None:
+        report.reading = _reading(storage, manifest, asked, bucket.storage_class, notes)
+    else:
+        report.reading = replace(report.reading, is_dataset=manifest is not None)
+    if report.reading is not None and report.placement.verdict.kind == regions.PAID:
+        report.replica = nearer_copy(report.placement, prices, notes.append)
 
 
 def _placement(url: str, where: str | None, prices: Prices) -> Placement:
@@ -408,35 +383,19 @@ def _placement(url: str, where: str | None, prices: Prices) -> Placement:
         return placement_of(url, where, prices, every_cache=True)
     except CredentialsError as error:
         reason = f"it is not known where the bucket is: {error}; `bucket_location` needs no credentials"
-        return Placement(url, where, None, Verdict(UNKNOWN, None, reason))
+        return Placement(url, where, None, regions.Verdict(regions.UNKNOWN, None, reason))
 
 
-def _examine_given(found: Placement, asked: CheckRegion, prices: Prices) -> RegionReport:
-    """Examine a bucket whose location is given, without a request to Cloud Storage."""
-    report = RegionReport(placement=found)
-    if asked.dataset_bytes is None:
-        report.notes.append(
-            "no cost: the bucket's location is given, so nothing in it is looked up; give `dataset_bytes`"
-        )
-    else:
-        storage_class = None if found.bucket is None else found.bucket.storage_class
-        report.reading = given_reading(int(asked.dataset_bytes), storage_class, asked.objects)
-    _price(report, asked, prices)
-    return report
-
-
-def _describe_place(report: RegionReport, where: str | None) -> None:
+def _describe_place(report: RegionReport, bucket: BucketLocation, where: str | None) -> None:
     """Add notes on a zonal bucket, a reader in an AI zone, and caches that could not be listed."""
-    bucket, notes = report.placement.bucket, report.notes
-    if bucket is None:
-        return
-    if placement(bucket)[0] == ZONE:
+    notes, is_zonal = report.notes, regions.placement(bucket)[0] == regions.ZONE
+    if is_zonal:
         report.readable = _try_reading(report.placement.url, notes)
-    if where is None or not is_zone(where):
+    if where is None or not regions.is_zone(where):
         return
-    if bucket.caches is None and can_cache(bucket, where) is not False:
+    if bucket.caches is None and regions.can_cache(bucket, where) is not False:
         notes.append(f"permission {LIST_CACHES} may be missing: it is not known whether {where} has a Rapid Cache")
-    if is_ai_zone(where) and where.lower() not in (bucket.caches or ()) and placement(bucket)[0] != ZONE:
+    if regions.is_ai_zone(where) and where.lower() not in (bucket.caches or ()) and not is_zonal:
         notes.append(
             f"{where} is an AI zone, typically up to {fact('ai_zone_ms'):g} ms from the zones with the bucket's bytes; "
             f"a Rapid Cache in it serves repeated reads from inside"
@@ -462,37 +421,31 @@ def _try_reading(url: str, notes: list[str]) -> bool | None:
     return True
 
 
-def _price(report: RegionReport, asked: CheckRegion, prices: Prices) -> None:
-    """Add the costs of a pass and of the training, and the advice."""
-    bucket, reading, found = report.placement.bucket, report.reading, report.placement.verdict
-    if bucket is None or reading is None:
-        return
+def _price(
+    report: RegionReport, reading: costs.Reading, bucket: BucketLocation, asked: CheckRegion, prices: Prices
+) -> None:
+    """Add the costs of a pass and of the training, and if reading is charged, of a new copy and of other ways."""
     report.notes.extend(reading.notes)
-    report.one_pass = reading_cost(reading.amounts, bucket, found, prices)
-    if report.one_pass is not None:
-        report.training = report.one_pass.times(reading.passes * asked.epochs * asked.readings)
-    if found.kind == PAID and (report.replica is None or not report.replica[1].is_free):
-        _advise(report, asked, prices)
-
-
-def _advise(report: RegionReport, asked: CheckRegion, prices: Prices) -> None:
-    """Add the cost of a new copy to a report, and of the other ways to read the data."""
-    bucket, reading, where = report.placement.bucket, report.reading, report.placement.where
-    if bucket is None or reading is None or where is None or report.one_pass is None:
+    report.one_pass = costs.reading_cost(reading.amounts, bucket, report.placement.verdict, prices)
+    if report.one_pass is None:
         return
-    url = report.placement.url
     of_epoch = reading.passes * asked.readings
-    places = Places(bucket=bucket, where=where, prices=prices, passes=of_epoch)
-    epoch = {each.kind: each for each in offers(reading, places)}
-    if COPY in epoch:
-        report.copy = epoch[COPY]
-        report.copy_epochs = epochs_to_pay(report.copy.once, far=epoch[DIRECT].read, near=report.copy.read)
-    report.offers = offers(reading, replace(places, passes=of_epoch * asked.epochs, months=asked.months))
-    report.notes.extend(storage_notes(report.offers))
-    if any(offer.kind == CACHE for offer in report.offers):
+    report.training = report.one_pass.times(of_epoch * asked.epochs)
+    url, where = report.placement.url, report.placement.where
+    is_paid = report.placement.verdict.kind == regions.PAID
+    if where is None or not is_paid or (report.replica is not None and report.replica[1].is_free):
+        return
+    places = costs.Places(bucket=bucket, where=where, prices=prices, passes=of_epoch)
+    epoch = {each.kind: each for each in costs.offers(reading, places)}
+    if costs.COPY in epoch:
+        report.copy = epoch[costs.COPY]
+        report.copy_epochs = costs.epochs_to_pay(report.copy.once, far=epoch[costs.DIRECT].read, near=report.copy.read)
+    report.offers = costs.offers(reading, replace(places, passes=of_epoch * asked.epochs, months=asked.months))
+    report.notes.extend(costs.storage_notes(report.offers))
+    if any(offer.kind == costs.CACHE for offer in report.offers):
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
     once_usd = 0.0 if report.copy is None else report.copy.once.total
-    report.commands = copy_commands(url, where, reading, once_usd)
+    report.commands = costs.copy_commands(url, where, reading, once_usd)
 
 
 def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
@@ -505,7 +458,7 @@ def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
 
 def _reading(
     storage: Storage, manifest: Manifest | None, asked: CheckRegion, default_class: str | None, notes: list[str]
-) -> Reading | None:
+) -> costs.Reading | None:
     """Return the data that one pass reads; None if their amount is unknown."""
     bucket, _, prefix = storage.url.partition("://")[2].partition("/")
     if manifest is None and not prefix:
@@ -524,72 +477,54 @@ def _reading(
         return None
     gets = Counter[str]()
     for each in objects:
-        gets[each.storage_class] += -(-each.num_bytes // READ_BYTES)
-    return Reading(amounts=_amounts(objects, gets), is_dataset=False)
+        gets[each.storage_class] += -(-each.num_bytes // costs.READ_BYTES)
+    amounts = tuple(replace(each, gets=gets[each.storage_class]) for each in costs.amounts_of(objects))
+    return costs.Reading(amounts=amounts, is_dataset=False)
 
 
 def _dataset_reading(
     storage: Storage, manifest: Manifest, asked: CheckRegion, objects: list[StoredObject], notes: list[str]
-) -> Reading:
+) -> costs.Reading:
     """Return a loader's pass over one split, divided among storage classes in proportion to the split's objects."""
     from loaders.dataset import open_dataset
 
     names = [split.name for split in manifest.splits]
     dataset = open_dataset(storage.url, asked.split or ("train" if "train" in names else names[0]), "off")
     try:
-        total = pass_traffic(dataset, world_size=1 if asked.hosts_read_all else asked.hosts or 1)
+        total_gets, total_bytes = pass_traffic(dataset, world_size=1 if asked.hosts_read_all else asked.hosts or 1)
     except (FormatError, StorageError) as error:
         notes.append(f"requests are an estimate: {error}")
-        total = PassTraffic(-(-dataset.split.num_bytes // READ_BYTES), dataset.split.num_bytes)
+        total_gets, total_bytes = -(-dataset.split.num_bytes // costs.READ_BYTES), dataset.split.num_bytes
     files = {shard["file"] for shard in dataset.split.shards}
     own = [each for each in objects if each.name in files]
     own = own or [each for each in objects if not each.name.startswith(_OURS)] or objects
     listed = max(1, sum(each.num_bytes for each in own))
     amounts = []
-    for storage_class in sorted({each.storage_class for each in own}):
-        of_class = [each for each in own if each.storage_class == storage_class]
-        share = sum(each.num_bytes for each in of_class) / listed
-        amounts.append(
-            Amount(
-                storage_class=storage_class,
-                num_bytes=round(total.num_bytes * share),
-                objects=len(of_class),
-                gets=round(total.gets * share),
-            )
-        )
-    return Reading(amounts=tuple(amounts), passes=dataset.passes, is_dataset=True)
+    for each in costs.amounts_of(own):
+        share = each.num_bytes / listed
+        amounts.append(replace(each, num_bytes=round(total_bytes * share), gets=round(total_gets * share)))
+    return costs.Reading(amounts=tuple(amounts), passes=dataset.passes, is_dataset=True)
 
 
-def _amounts(objects: list[StoredObject], gets: Mapping[str, int]) -> tuple[Amount, ...]:
-    num_bytes, counts = Counter[str](), Counter[str]()
-    for each in objects:
-        num_bytes[each.storage_class] += each.num_bytes
-        counts[each.storage_class] += 1
-    return tuple(
-        Amount(storage_class=name, num_bytes=num_bytes[name], objects=counts[name], gets=gets[name])
-        for name in sorted(counts)
-    )
-
-
-def pass_traffic(dataset: Dataset, *, world_size: int = 1, deadline_s: float = 30.0) -> PassTraffic:
-    """Count one shuffled pass with the default settings; this reads one row group of the index.
+def pass_traffic(dataset: Dataset, *, world_size: int = 1) -> tuple[int, int]:
+    """Return the requests and bytes of all ranks together in one shuffled pass with the default settings; this reads
+    one row group of the index.
 
     Args:
         world_size: Number of ranks; if it divides the number of streams, every byte is read once.
-        deadline_s: Deadline of reading the index, seconds.
     """
     from loaders.order import NUM_STREAMS, samples_per_block
 
     split = dataset.split
     if FORMATS[dataset.manifest.format].one_file_per_image:
-        return PassTraffic(split.samples, split.num_bytes)
+        return split.samples, split.num_bytes
     at_once = 1
     if dataset.manifest.shuffled:
-        at_once = samples_per_block(split.samples, dataset.open_index(deadline_s).mean_image_bytes())
+        at_once = samples_per_block(split.samples, dataset.open_index(_INDEX_DEADLINE_S).mean_image_bytes())
     counts = [shard["samples"] for shard in split.shards]
     pieces = num_pieces(counts, at_once, NUM_STREAMS)
     readers = ranks_per_piece(world_size, split.samples / max(1.0, pieces), NUM_STREAMS)
-    return PassTraffic(round(pieces * readers), round(split.num_bytes * readers))
+    return round(pieces * readers), round(split.num_bytes * readers)
 
 
 def num_pieces(shard_samples: list[int], at_once: int, num_streams: int) -> float:

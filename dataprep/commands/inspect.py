@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +24,6 @@ from dataprep.host.piped import open_console, print_table
 from dataprep.inspection.contact_sheet import Picture, Sheet, open_sheet
 from dataprep.inspection.inspect import (
     Histogram,
-    Rejected,
     Shared,
     SplitSummary,
     Summary,
@@ -92,7 +91,9 @@ def _inspected(asked: Inspect) -> Summary:
         require_report_packages()
     summary = inspect_dataset(str(asked.url), asked.split)
     if asked.html is not None:
-        _write_html(summary, asked.split, asked.html)
+        storage, manifest = open_inspected(summary.url)
+        sheets = {found.name: open_sheet(storage, manifest, found) for found in chosen_splits(manifest, asked.split)}
+        write_page(render_html(summary, sheets), asked.html)
     return summary
 
 
@@ -111,22 +112,17 @@ def _show(asked: Inspect, *, as_json: bool) -> None:
 
 def _print_rejected(url: str, split: str | None, as_json: bool) -> None:
     found = rejected(url, split)
-    if as_json:
-        _print_rejected_json(url, found)
+    if as_json:  # one JSON object, a line for each image, without holding all images in memory
+        click.echo(f'{{"url": {json.dumps(url)}, "rejected": [', nl=False)
+        between = "\n"
+        for each in found:
+            click.echo(between + json.dumps(asdict(each)), nl=False)
+            between = ",\n"
+        click.echo("\n]}")
         return
     for each in found:
         values = (each.split, each.status.replace("_", " "), each.reason, each.key, each.origin, each.detail)
         click.echo("\t".join(printable(value) for value in values if value))
-
-
-def _print_rejected_json(url: str, found: Iterator[Rejected]) -> None:
-    """Print one JSON object, a line for each image, without holding all images in memory."""
-    click.echo(f'{{"url": {json.dumps(url)}, "rejected": [', nl=False)
-    between = "\n"
-    for each in found:
-        click.echo(between + json.dumps(asdict(each)), nl=False)
-        between = ",\n"
-    click.echo("\n]}")
 
 
 def _json(summary: Summary) -> str:
@@ -137,12 +133,6 @@ def _json(summary: Summary) -> str:
             for event in trouble["examples"]:
                 event["path"] = readable(event["key"])
     return json.dumps(document)
-
-
-def _write_html(summary: Summary, split: str | None, path: Path) -> None:
-    storage, manifest = open_inspected(summary.url)
-    sheets = {found.name: open_sheet(storage, manifest, found) for found in chosen_splits(manifest, split)}
-    write_page(render_html(summary, sheets), path)
 
 
 def _print(summary: Summary) -> None:
@@ -272,15 +262,16 @@ def _tags(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _split(split: SplitSummary, sheet: Sheet) -> JsonObject:
-    troubled = {
-        kind: sum(trouble.count for trouble in split.troubles if trouble.kind == kind)
+    ends = [
+        (f"{sum(trouble.count for trouble in split.troubles if trouble.kind == kind):,}", kind)
         for kind in ("repaired", "rejected")
-    }
-    ends = [(f"{troubled[kind]:,}", kind) for kind in ("repaired", "rejected")]
+    ]
     if split.statuses:
         ends = [(f"{count:,}", f"rows: {name.replace('_', ' ')}") for name, count in split.statuses.items() if count]
     count, stored = split.repeats["count"], split.repeats["stored"]
     passes = "pass per epoch" if count == 1 else f"passes per epoch, {stored} stored"
+    duplicates = duplicates_text(split)
+    shown = f" The first {len(sheet.duplicates)} groups, whose bytes were compared:" if sheet.duplicates else ""
     return {
         "name": split.name,
         "numbers": [
@@ -294,10 +285,10 @@ def _split(split: SplitSummary, sheet: Sheet) -> JsonObject:
         "troubles": [
             (trouble, [(readable(event.key), event.detail) for event in trouble.examples]) for trouble in split.troubles
         ],
-        "duplicates_text": _duplicates_text(split, sheet),
-        "duplicates": [_pictures(group) for group in sheet.duplicates],
-        "extremes": [(what, _pictures(pictures)) for what, pictures in sheet.extremes if pictures],
-        "spread": [(_picture(picture), _pictures(near)) for picture, near in sheet.spread],
+        "duplicates_text": f"{duplicates[:1].upper()}{duplicates[1:]}.{shown}",
+        "duplicates": [[*map(_picture, group)] for group in sheet.duplicates],
+        "extremes": [(what, [*map(_picture, pictures)]) for what, pictures in sheet.extremes if pictures],
+        "spread": [(_picture(picture), [*map(_picture, near)]) for picture, near in sheet.spread],
         "classes": _by_count(sheet),
     }
 
@@ -305,12 +296,6 @@ def _split(split: SplitSummary, sheet: Sheet) -> JsonObject:
 def _by_count(sheet: Sheet) -> list[tuple[str, int]]:
     """Return the classes with their counts, the largest class first."""
     return sorted(sheet.classes, key=lambda pair: (-pair[1], pair[0]))
-
-
-def _duplicates_text(split: SplitSummary, sheet: Sheet) -> str:
-    text = duplicates_text(split)
-    shown = f" The first {len(sheet.duplicates)} groups, whose bytes were compared:" if sheet.duplicates else ""
-    return f"{text[:1].upper()}{text[1:]}.{shown}"
 
 
 def labels_text(summary: Summary) -> str:
@@ -336,9 +321,8 @@ def shared_text(shared: Shared) -> str:
         readable(key) if key == other else f"{readable(key)} (there {readable(other)})"
         for key, other in shared.examples
     ]
-    more = ["..."] if shared.count > len(named) else []
-    names = ", ".join([*named, *more])
-    return f"{also_in(shared.split, shared.other, shared.count)}: {names}"
+    named += ["..."] if shared.count > len(named) else []
+    return f"{also_in(shared.split, shared.other, shared.count)}: {', '.join(named)}"
 
 
 def _plots(split: SplitSummary, sheet: Sheet) -> list[JsonObject]:
@@ -390,10 +374,6 @@ def class_caption(split: SplitSummary) -> str:
         for end, names in (("fewest", classes.fewest), ("most", classes.most))
     ]
     return f"{counts}; {'; '.join(ends)}"
-
-
-def _pictures(pictures: Iterable[Picture]) -> list[dict[str, str]]:
-    return [_picture(picture) for picture in pictures]
 
 
 def _picture(picture: Picture) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -11,7 +11,7 @@ import click
 
 from dataprep.arguments import READ, WHERE, WRITE, Place, Places, command_of, function_of, option, request, texts
 from dataprep.builder.finished import shape_faults
-from dataprep.cloud.cost import Amount, Cost, copy_verdict, copying_cost
+from dataprep.cloud.cost import Amount, Cost, amounts_of, copy_verdict, copying_cost
 from dataprep.cloud.placement import bucket_name, guard, is_bucket
 from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe
@@ -23,7 +23,7 @@ from dataprep.dataset.replicas import Replica
 from dataprep.errors import AccessError, CredentialsError, StorageError, UndecidedError, UsageError
 from dataprep.messages import counted, human_bytes, printable, usd
 from dataprep.storage import open_storage
-from dataprep.storage.gcs_location import BucketLocation, bucket_location, stored_objects
+from dataprep.storage.gcs_location import BucketLocation, StoredObject, bucket_location, stored_objects
 from dataprep.storage.readonly import ReadOnlyStorage
 
 EPILOG = """\b
@@ -221,8 +221,9 @@ def planned_copy(copying: Copying, prices: Prices) -> PlannedCopy:
     except (StorageError, UndecidedError) as error:
         return PlannedCopy(copying=copying, verdict=Verdict(UNKNOWN, None, str(error)), cost=None)
     if source is None:
+        uploaded = Amount(storage_class="standard", num_bytes=copying.num_bytes, objects=copying.objects, gets=0)
         free = Verdict(CO_LOCATED, 0.0, f"from this machine to {describe(target)}: Cloud Storage charges no uploads")
-        cost = copying_cost([_amount("standard", copying.objects, copying.num_bytes)], target, target, prices)
+        cost = copying_cost([uploaded], target, target, prices)
         return PlannedCopy(copying=copying, verdict=free, cost=cost)
     cost = copying_cost(_amounts(copying, source), source, target, prices)
     return PlannedCopy(copying=copying, verdict=copy_verdict(source, target, prices), cost=cost)
@@ -237,17 +238,8 @@ def _amounts(copying: Copying, source: BucketLocation) -> list[Amount]:
     except StorageError:
         classes = {}
     default = (source.storage_class or "standard").lower()
-    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for phase in copying.phases:
-        for info in phase:
-            of_class = sums[classes.get(info.name, default)]
-            of_class[0] += 1
-            of_class[1] += info.num_bytes
-    return [_amount(name, objects, num_bytes) for name, (objects, num_bytes) in sorted(sums.items())]
-
-
-def _amount(storage_class: str, objects: int, num_bytes: int) -> Amount:
-    return Amount(storage_class=storage_class, num_bytes=num_bytes, objects=objects, gets=0)
+    missing = (info for phase in copying.phases for info in phase)
+    return amounts_of(StoredObject(info.name, info.num_bytes, classes.get(info.name, default)) for info in missing)
 
 
 replicate = function_of(Replicate, _replicated, "replicate")

@@ -12,7 +12,7 @@ from dataprep.arguments import OTHER, READ, WRITE, Place, Places, Texts, command
 from dataprep.builder.finished import readable_manifest
 from dataprep.commands.build_run import Watched, people
 from dataprep.commands.progress import ImageProgress, Viewer
-from dataprep.dataset.views import Choice, View, address, find_view
+from dataprep.dataset.views import Choice, address, find_view
 from dataprep.errors import UsageError
 from dataprep.messages import counted, shortened
 from dataprep.selection import Selection
@@ -100,10 +100,12 @@ def _selected(asked: Select, viewer: Viewer | None = None) -> Selection:
         seed=asked.seed,
     )
     if asked.refresh:
-        before = _existing(url, asked.name)
+        before = find_view(open_storage(url), asked.name)
+        if before is None:
+            raise UsageError(f"{url}: no view {asked.name} to refresh")
         if choice != Choice():
             raise UsageError("`refresh` recreates a view with the same options; for different options, use `overwrite`")
-        choice = before.choice
+        choice = before[0].choice
     elif replace(choice, of="") == Choice():
         raise UsageError("nothing is chosen; give `where`, `except`, `dedup` or `sample`")
     with ImageProgress(viewer or asked.viewer()) as progress:
@@ -118,13 +120,6 @@ def _selected(asked: Select, viewer: Viewer | None = None) -> Selection:
             progress=lambda looked_at: progress.advance(looked_at, 0),
         )
     return replace(found, unknown=()) if asked.allow_missing else found
-
-
-def _existing(url: str, name: str) -> View:
-    found = find_view(open_storage(url), name)
-    if found is None:
-        raise UsageError(f"{url}: no view {name} to refresh")
-    return found[0]
 
 
 def _print(asked: Select, *, as_json: bool) -> None:

@@ -23,7 +23,6 @@ from dataprep.watching import (
     Snapshot,
     TrainingSnapshot,
     ask_profile,
-    latest,
     requested_s,
 )
 from tests.support.adoption import upload
@@ -217,9 +216,3 @@ def test_only_a_whole_dataset_is_over():
     whole, absent = Snapshot(url="a\x1b[1m", state=COMPLETE), Snapshot(url="a", state=ABSENT)
     assert (whole.is_over, absent.is_over, BuildSnapshot(**BUILD).is_over) == (True, False, False)
     assert "\x1b" not in whole.line
-
-
-def test_the_latest_value_of_each_number_counts():
-    lines = [{"step": 1, "loss": 3.0, "lr": 0.1}, {"step": 2, "loss": 2.0}, {"step": 2, "val_loss": 2.5}]
-    assert latest(lines) == (2, {"loss": 2.0, "lr": 0.1, "val_loss": 2.5})
-    assert latest([]) == (None, {})
