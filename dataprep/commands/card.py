@@ -153,7 +153,8 @@ def _made(asked: Card) -> _Made:
     manifest, facts = readable_manifest(storage), read_facts(asked.facts)
     if asked.eu:
         document = summary_of(storage, manifest, facts)
-        texts = {f"{SUMMARY}.md": markdown(document), f"{SUMMARY}.json": json.dumps(asdict(document), indent=1) + "\n"}
+        text = "\n".join(_lines(document)) + "\n"
+        texts = {f"{SUMMARY}.md": text, f"{SUMMARY}.json": json.dumps(asdict(document), indent=1) + "\n"}
         return _Made(texts, storage, document.unanswered)
     cards = cards_of(manifest, facts)
     texts = {name: data.decode() for name, data in cards.items()}
@@ -250,7 +251,10 @@ def summary_of(storage: Storage, manifest: Manifest, facts: Mapping[str, Json]) 
         facts: What the provider states; it comes before what the dataset shows.
     """
     shown: dict[str, Json] = dict(_shown(storage, manifest, is_sme=facts.get(IS_SME) is True))
-    answers = {**shown, **{name: _yes_or_no(value) for name, value in facts.items()}}
+    given: dict[str, Json] = {
+        name: ("Yes" if value else "No") if isinstance(value, bool) else value for name, value in facts.items()
+    }
+    answers = shown | given
 
     def answered(each: Question) -> Answered:
         if each.when and str(answers.get(each.when, "No")).startswith("No"):
@@ -260,16 +264,13 @@ def summary_of(storage: Storage, manifest: Manifest, facts: Mapping[str, Json]) 
             return Answered(each.fact, each.question, answers[each.fact], source)
         return Answered(each.fact, each.question, None, "not applicable" if each.optional else "unanswered")
 
-    sections = [Section(number, title, []) for number, title in SECTIONS.items()]
-    by_number = {section.number: section.answers for section in sections}
-    for each in questions():
-        by_number[each.section].append(answered(each))
+    asked = questions()
+    sections = [
+        Section(number, title, [answered(each) for each in asked if each.section == number])
+        for number, title in SECTIONS.items()
+    ]
     unanswered = [each.fact for section in sections for each in section.answers if each.source == "unanswered"]
     return Summary(TEMPLATE, manifest.name, manifest.revision, sections, unanswered)
-
-
-def _yes_or_no(value: Json) -> Json:
-    return ("Yes" if value else "No") if isinstance(value, bool) else value
 
 
 _OF_ONE_KIND = {
@@ -341,10 +342,11 @@ def _crawled(
         f"Images and captions from a table with {rows}; {split.samples:,} images are in the dataset.",
     )
     yield "crawled_modalities", modalities
-    domains = _domains(storage, manifest)
-    count = max(1, round(len(domains) * (_SHARE_OF_SMES if is_sme else _SHARE)))
-    largest = heapq.nlargest(min(count, _DOMAINS_OF_SMES) if is_sme else count, domains.items(), key=_size)
-    yield "crawled_domains", [f"{host}: {counted(held[1], 'image')}, {held[0]:,} bytes" for host, held in largest]
+    sizes, images = _domains(storage, manifest)
+    count = max(1, round(len(sizes) * (_SHARE_OF_SMES if is_sme else _SHARE)))
+    count = min(count, _DOMAINS_OF_SMES) if is_sme else count
+    largest = heapq.nlargest(count, ((num_bytes, host) for host, num_bytes in sizes.items()))
+    yield "crawled_domains", [f"{host}: {counted(images[host], 'image')}, {size:,} bytes" for size, host in largest]
     counts = "; ".join(f"{why}: {count:,}" for why, count in sorted(refused.items())) or "none"
     removed = split.reasons.get("removed", 0)
     yield (
@@ -354,7 +356,7 @@ def _crawled(
     )
     limits = laion_options(manifest).rows.row_filter
     if limits.nsfw or limits.max_punsafe is not None:
-        values = [*(["NSFW is " + " or ".join(limits.nsfw)] if limits.nsfw else [])]
+        values = ["NSFW is " + " or ".join(limits.nsfw)] if limits.nsfw else []
         values += [f"punsafe is at most {limits.max_punsafe}"] if limits.max_punsafe is not None else []
         yield (
             "illegal_content",
@@ -362,12 +364,8 @@ def _crawled(
         )
 
 
-def _size(found: tuple[str, Sequence[int]]) -> tuple[int, str]:
-    return found[1][0], found[0]
-
-
-def _domains(storage: Storage, manifest: Manifest) -> dict[str, tuple[int, int]]:
-    """Return the bytes and number of stored images by host name."""
+def _domains(storage: Storage, manifest: Manifest) -> tuple[Counter[str], Counter[str]]:
+    """Return the bytes and the number of stored images, each by host name."""
     dataset, (split,) = FetchedDataset(storage, manifest), manifest.splits
     index = open_index(storage, split, compare=True)
     sizes, counts = Counter[str](), Counter[str]()
@@ -379,7 +377,7 @@ def _domains(storage: Storage, manifest: Manifest) -> dict[str, tuple[int, int]]
             host = printable(_host_of(url or ""))
             sizes[host] += num_bytes
             counts[host] += 1
-    return {host: (num_bytes, counts[host]) for host, num_bytes in sizes.items()}
+    return sizes, counts
 
 
 def _host_of(url: str) -> str:
@@ -389,12 +387,8 @@ def _host_of(url: str) -> str:
         return UNSTATED
 
 
-def markdown(summary: Summary) -> str:
-    """Return a public summary as Markdown."""
-    return "\n".join(_lines(summary)) + "\n"
-
-
 def _lines(summary: Summary) -> Iterator[str]:
+    """Yield the lines of a public summary in Markdown."""
     yield "# Public summary of training content"
     yield ""
     yield f"Follows the European Commission's template ({summary.template}) for Article 53(1)(d) of Regulation (EU)"

@@ -190,8 +190,7 @@ class _Checker:
             elif outcome.evidence is None:
                 unreached[key] = failure_reason(outcome)
             else:
-                said = outcome.evidence
-                told = {name: getattr(said, name) for name in ("signal", "text", "url", "despite")}
+                told = {name: getattr(outcome.evidence, name) for name in ("signal", "text", "url", "despite")}
                 refused.append(Refusal(key=key, asked=_now(), **told))
         answers = Answers(
             shard=shard,
@@ -246,12 +245,6 @@ def _known(dataset: FetchedDataset, output: Storage, limits: Limits) -> dict[int
     return {at: _decoded(output, name, data) for (at, name), data in pairs}
 
 
-def _as_built(dataset: FetchedDataset) -> str:
-    """Return the strictest policy of the build and its retries."""
-    consents = dataset.manifest.options.get("consents", ())
-    return next((each for each in _STRICTEST if each in consents), "published")
-
-
 class AskingProgress(ImageProgress):
     """Shows the progress of a check; no bytes come."""
 
@@ -267,7 +260,8 @@ def recheck_images(asked: Recheck, progress: ImageProgress) -> Rechecked:
         ConflictError: Another process checks into the same output.
     """
     dataset, output = open_fetched(str(asked.url)), open_storage(str(asked.output))
-    limits = limits_of(asked, _as_built(dataset))
+    consents = dataset.manifest.options.get("consents", ())  # of the build and its retries
+    limits = limits_of(asked, next((each for each in _STRICTEST if each in consents), "published"))
     existing = find_view(dataset.storage, check_name(asked.name))
     if existing is not None and existing[0].choice != Choice(left_out=existing[0].choice.left_out):
         raise UsageError(f"{dataset.storage.url}: a different view {asked.name} exists; choose a different `name`")

@@ -92,7 +92,10 @@ def _print(asked: RetryFailed, *, as_json: bool) -> None:
     if isinstance(found, Retried):
         _print_retried(str(asked.url), found, time.monotonic() - started_s, as_json)
     else:
-        _print_choice(found.storage.url, counts, as_json)
+        url, rows = found.storage.url, sum(counts.values())
+        lines = [f"{url}: {counted(rows, 'row')} would be retried"]
+        lines += [f"  {reason}: {count:,}" for reason, count in counts.items()]
+        click.echo(json.dumps({"url": url, "rows": rows, "reasons": counts}) if as_json else "\n".join(lines))
 
 
 retry_failed = function_of(RetryFailed, _dataset, "retry_failed")
@@ -110,18 +113,8 @@ def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
         yield retry
 
 
-def _print_choice(url: str, counts: dict[str, int], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"url": url, "rows": sum(counts.values()), "reasons": counts}))
-        return
-    click.echo(f"{url}: {counted(sum(counts.values()), 'row')} would be retried")
-    for reason, count in counts.items():
-        click.echo(f"  {reason}: {count:,}")
-
-
 def _print_retried(url: str, retried: Retried, elapsed_s: float, as_json: bool) -> None:
-    manifest = retried.manifest
-    split = manifest.splits[0]
+    manifest, split = retried.manifest, retried.manifest.splits[0]
     if as_json:
         summary = {
             "url": url,
