@@ -288,7 +288,11 @@ class _Key:
                 self._check_choice(each)
             return found
         if self.kind is Pairs:
-            return self._pairs(value)
+            if not isinstance(value, Mapping) or not all(
+                isinstance(each, str) for pair in value.items() for each in pair
+            ):
+                raise UsageError(f"`{self.name}` must be a mapping of names to texts, got {value!r}")
+            return dict(value)
         if self.kind in _FORMS:
             form, noun = _FORMS[self.kind]
             if not isinstance(value, form):
@@ -335,11 +339,6 @@ class _Key:
         both = f"{low} to {high}" if low and high and not (spec.open_low or spec.open_high) else ""
         text = both or " and ".join(part for part in (above, below) if part)
         return text if spec.unset is None else f"{text}, or {spec.unset:,}"
-
-    def _pairs(self, value: Any) -> dict[str, str]:
-        if not isinstance(value, Mapping) or not all(isinstance(each, str) for pair in value.items() for each in pair):
-            raise UsageError(f"`{self.name}` must be a mapping of names to texts, got {value!r}")
-        return dict(value)
 
 
 def texts(value: Places) -> tuple[str, ...]:
@@ -621,19 +620,15 @@ def _collected(kind: type, values: dict[str, Any]) -> Mapping[str, Any]:
     """Return the values of a command line in the form of a request's fields."""
     for name, key in _keys(kind).items():
         if key.kind is Pairs and name in values:
-            pairs = [_pair(key, text) for text in values[name]]
-            values[name] = dict(pairs)
-            if len(values[name]) < len(set(pairs)):
-                raise UsageError(f"{key.spelling}: two values for one name among {', '.join(map('='.join, pairs))}")
+            pairs = {text: text.partition("=")[::2] for text in values[name]}
+            for text, (word, _) in pairs.items():
+                if not word or "=" not in text:
+                    such = f", such as {key.spec.example}" if key.spec.example else ""
+                    raise UsageError(f"{key.spelling} {text}: expected {key.spec.metavar or 'NAME=VALUE'}{such}")
+            values[name] = dict(pairs.values())
+            if len(values[name]) < len(pairs):
+                raise UsageError(f"{key.spelling}: two values for one name among {', '.join(pairs)}")
     return values
-
-
-def _pair(key: _Key, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        such = f", such as {key.spec.example}" if key.spec.example else ""
-        raise UsageError(f"{key.spelling} {text}: expected {key.spec.metavar or 'NAME=VALUE'}{such}")
-    return name, value
 
 
 def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:

@@ -105,12 +105,8 @@ def _escaped(name: str) -> str:
 
 
 def did_you_mean(name: object, choices: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return `; did you mean X?` for the choice nearest to an unknown name, or an empty text if none is near.
-
-    Args:
-        name: The unknown name; a value that is not a string has no near choice.
-        cutoff: Minimum similarity of the choice, from 0 to 1.
-    """
+    """Return `; did you mean X?` for the choice nearest to an unknown name, or an empty text if none has the minimum
+    similarity `cutoff`, from 0 to 1. A value that is not a string has no near choice."""
     known = {choice.lower(): choice for choice in choices}
     near = get_close_matches(name.lower(), known, n=1, cutoff=cutoff) if isinstance(name, str) else []
     return f"; did you mean {known[near[0]]}?" if near else ""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import click
 
-from dataprep.adoption import NO_LABELS, Adoption, AdoptRequest, Found, find, read_class_names
+from dataprep.adoption import NO_LABELS, Adoption, AdoptRequest, find, read_class_names
 from dataprep.adoption import adopt as adopt_data
 from dataprep.adoption.shards import ReadJob, read_first
 from dataprep.arguments import LABELS, OTHER, READ, WRITE, Pairs, Place, command_of, function_of, option, request
@@ -152,38 +152,32 @@ def _looked_at(asked: Adopt, viewer: Viewer) -> Mapping[str, Any]:
         progress.step("listing")
         data = open_linked(str(asked.url))
         found = find(data, asked.adoption())
-        summary = _found_summary(str(asked.url), found)
+        shards, num_bytes = Counter[str](), Counter[str]()
+        for shard in found.shards:
+            shards[shard.split] += 1
+            num_bytes[shard.split] += shard.num_bytes
+        splits = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
+        summary = {"url": str(asked.url), "kind": found.kind, "format": found.format, "splits": splits}
         if found.images:
             return summary
         progress.step("reading the first shard")
-        job = ReadJob(data_url=data.url, found=found, labels=asked.labels, digest=False)
-        return {**summary, "first_shard": _first_shard(job)}
+        first = read_first(ReadJob(data_url=data.url, found=found, labels=asked.labels, digest=False))
+        return {
+            **summary,
+            "first_shard": {
+                "file": found.shards[0].name,
+                "samples": first.samples,
+                "labels": "text" if first.kind.texts else "number" if first.labels else "none",
+                "labelled": first.labels.total(),
+                "fields": dict(first.fields),
+            },
+        }
 
 
 def _print(asked: Adopt, *, as_json: bool) -> None:
     viewer = people(asked, quiet=as_json)
     summary = _looked_at(asked, viewer) if asked.dry_run else _summary(_run(asked, viewer))
     click.echo(json.dumps(summary) if as_json else "\n".join(_lines(summary)))
-
-
-def _found_summary(url: str, found: Found) -> Mapping[str, Any]:
-    shards = Counter(shard.split for shard in found.shards)
-    num_bytes: Counter[str] = Counter()
-    for shard in found.shards:
-        num_bytes[shard.split] += shard.num_bytes
-    splits = [{"name": name, "shards": shards[name], "bytes": num_bytes[name]} for name in shards]
-    return {"url": url, "kind": found.kind, "format": found.format, "splits": splits}
-
-
-def _first_shard(job: ReadJob) -> Mapping[str, Any]:
-    first = read_first(job)
-    return {
-        "file": job.found.shards[0].name,
-        "samples": first.samples,
-        "labels": "text" if first.kind.texts else "number" if first.labels else "none",
-        "labelled": first.labels.total(),
-        "fields": dict(first.fields),
-    }
 
 
 def _summary(adoption: Adoption) -> Mapping[str, Any]:

@@ -133,24 +133,8 @@ class ImageBuild(Run):
         "Maximum share of images that may be rejected.", default=None, low=0, high=1, shown="0", group=IMAGES
     )
 
-    def policy(self) -> ImagePolicy:
-        """Return the preparation of images."""
-        return ImagePolicy(
-            check=self.check,
-            on_bad=self.on_bad,
-            apply_exif=self.apply_exif,
-            short_side=self.resize,
-            quality=self.quality,
-            jpeg=self.jpeg,
-        )
-
     def options(self, dataset: str, splits: tuple[str, ...], **more: Any) -> BuildOptions:
-        """Return the options that change the dataset's bytes.
-
-        Args:
-            dataset: Name of the dataset or its kind.
-            more: Fields of BuildOptions that only some kinds have.
-        """
+        """Return the options that change the dataset's bytes; `more` are those that only some kinds have."""
         return BuildOptions(
             dataset=dataset,
             format=self.format,
@@ -158,7 +142,14 @@ class ImageBuild(Run):
             seed=self.seed,
             shard_bytes=int(self.shard_bytes),
             num_shards=self.num_shards,
-            images=self.policy(),
+            images=ImagePolicy(
+                check=self.check,
+                on_bad=self.on_bad,
+                apply_exif=self.apply_exif,
+                short_side=self.resize,
+                quality=self.quality,
+                jpeg=self.jpeg,
+            ),
             tfds=TfdsNames(name=self.tfds_name, version=self.tfds_version, val=self.val_name),
             members=tuple(sorted(self.members.items())),
             **more,
@@ -366,13 +357,8 @@ class OwnBuild(ImageBuild, Growing):
     drop: Texts = option("Leave this column out; may be repeated.", default=(), metavar="COLUMN", group=READ)
 
     def own_job(self, kind: str, root: str, only: str, **own: Any) -> Job:
-        """Return the build of a user's own data.
-
-        Args:
-            kind: `folder` or `table`.
-            only: The only file or folder to read below it, or an empty text.
-            own: Fields of OwnData that this kind has.
-        """
+        """Return the build of a user's own data, of the kind `folder` or `table`; `only` is the only file or folder to
+        read below the root, or empty, and `own` are fields of OwnData that this kind has."""
         splits = texts(self.split)
         for split in splits:
             if split not in SPLITS:

@@ -113,14 +113,8 @@ class WebRequest(SiteRequest):
 
 
 def limits_of(asked: SiteRequest, consent: str = "published") -> Limits:
-    """Return the limits of all workers together.
-
-    Args:
-        consent: Policy if none is asked for.
-
-    Raises:
-        UsageError: A value is wrong, or the packages for fetching are not installed.
-    """
+    """Return the limits of all workers together; `consent` is the policy if none is asked for. Raises UsageError if a
+    value is wrong, or the packages for fetching are not installed."""
     with needing("laion", "laion"):
         from dataprep.web.addresses import parse_networks
         from dataprep.web.requests import Consent, Limits
@@ -155,13 +149,7 @@ def network_lines(limits: Limits) -> Iterator[str]:
 def count_lines(
     statuses: Mapping[str, int], reasons: Mapping[str, int], examples: Mapping[str, Sequence[str]] | None = None
 ) -> list[str]:
-    """Describe the statuses and reasons of rows in lines.
-
-    Args:
-        statuses: Number of rows by status.
-        reasons: Number of rows by reason.
-        examples: Lines about some rows, by reason.
-    """
+    """Describe the numbers of rows by status and by reason in lines, with examples of some reasons below them."""
     rows = max(1, sum(statuses.values()))
     lines = [
         f"  {status.replace('_', ' ')}: {count:,} ({100 * count / rows:.1f} %)"
@@ -327,7 +315,10 @@ class BuildLaion(WebRequest, Run):
             yield _rate_line(asked.tables, shards, is_known=at_once is not None)
 
         def plan_lines(plan: Plan) -> Iterator[str]:
-            yield from _plan_lines(plan)
+            tables, _ = laion_of(plan)
+            shards = counted(tables.num_shards, "shard")
+            yield f"  {counted(tables.rows, 'row')} in {counted(len(tables.files), 'table')}, {shards}"
+            yield f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}"
             yield from (f"  {line}" for line in fetch_lines(plan, plan.num_shards))
 
         return Job(
@@ -389,13 +380,6 @@ def _row_options(values: BuildLaion) -> collect.RowOptions:
     )
 
 
-def _plan_lines(plan: Plan) -> Iterator[str]:
-    tables, _ = laion_of(plan)
-    shards = counted(tables.num_shards, "shard")
-    yield f"  {counted(tables.rows, 'row')} in {counted(len(tables.files), 'table')}, {shards}"
-    yield f"  columns: {', '.join(f'{role} is {name}' for role, name in tables.columns.items())}"
-
-
 def _few_lines(plan: Plan) -> Iterator[str]:
     """Yield a note on the cost of an interruption if the table has few shards."""
     shards = plan.num_shards
@@ -408,13 +392,7 @@ def _few_lines(plan: Plan) -> Iterator[str]:
 
 
 def _rate_line(tables: TableRequest, shards: int, *, is_known: bool) -> str:
-    """Return the rate of requests to one host while this many shards are left.
-
-    Args:
-        tables: The tables, with the limits of all workers together.
-        shards: Number of shards that are left to build.
-        is_known: Whether the number of workers is known.
-    """
+    """Return the rate of requests to one host while this many shards are left, if the number of workers is known."""
     limit_per_s = tables.limits.host_per_s
     if not is_known:
         return f"at most {_figure(limit_per_s)} requests/s to one host, divided among the engine's workers"

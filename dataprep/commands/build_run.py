@@ -36,7 +36,7 @@ from dataprep.host.cpu import available_cores
 from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
 from dataprep.messages import counted, shell_words, usd
 from dataprep.storage import open_storage
-from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, Part, engine_module, part_of
+from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, engine_module, part_of
 
 _OUTPUT_ADVICE = "choose a bucket in the reader's region, or name the reader with `near` or `tpu`"
 _RUNNER_HELP = (
@@ -116,11 +116,6 @@ class EngineRun(LocalRun):
         if self.part is not None and self.runner != LOCAL:
             raise UsageError(f"`part` with `runner` {self.runner}, which has its own workers; give one of the two")
 
-    @property
-    def chosen_part(self) -> Part | None:
-        """Part of the dataset that this run builds, next to others; None for all of it."""
-        return None if self.part is None else part_of(self.part, os.environ)
-
     def engine_words(self) -> tuple[str, ...]:
         """Return the options of the engine."""
         return texts(self.engine_options)
@@ -136,7 +131,7 @@ class EngineRun(LocalRun):
             runner=self.runner,
             options=self.engine_words(),
             workers=self.workers,
-            part=self.chosen_part,
+            part=None if self.part is None else part_of(self.part, os.environ),
             detach=self.detach,
         )
         engine_module(self.runner).check(choice)
@@ -235,14 +230,8 @@ Outcome = Built | Drafted | Submitted
 
 
 def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
-    """Build a dataset, or plan it in a dry run.
-
-    Args:
-        viewer: Receiver of progress and messages.
-
-    Raises:
-        DataprepError: The build is refused or not finished; the same request continues it.
-    """
+    """Build a dataset, or plan it in a dry run. Raises DataprepError if the build is refused or not finished; the same
+    request continues it."""
     run, request = job.run, job.request
     note = viewer.note
     reader, builder = named_place(run.near, run.tpu, note), place_of_workers(choice.options, note)
@@ -271,11 +260,7 @@ def run_job(job: Job, choice: EngineChoice, viewer: Viewer) -> Outcome:
 
 
 def dataset_of(asked: Run) -> Dataset:
-    """Build for a Python function, and return the dataset; after a dry run the planned one.
-
-    Raises:
-        DataprepError: The build is refused or not finished.
-    """
+    """Build for a Python function, and return the dataset; after a dry run the planned one."""
     choice, job = asked.choice(), asked.job()
     outcome = run_job(job, choice, job.run.viewer())
     url = job.request.output_url
@@ -298,11 +283,7 @@ def dataset_of(asked: Run) -> Dataset:
 
 
 def run_and_print(asked: Run, *, as_json: bool) -> None:
-    """Build for a command, and print the result.
-
-    Raises:
-        DataprepError: The build is refused or not finished, or a dry run shows that it would be.
-    """
+    """Build for a command, and print the result. Raises the error of a build that a dry run shows to be refused."""
     choice, job = asked.choice(), asked.job()
     with _missing_listed(as_json=as_json):
         outcome = run_job(job, choice, people(job.run, quiet=as_json))
@@ -364,12 +345,8 @@ def open_engine(
 
 
 def shards_at_once(run: Run, urls: tuple[str, ...]) -> int:
-    """Return the number of shards that a build has in flight, on its engine or in all of its parts.
-
-    Args:
-        run: Options of the run; other parts are taken to have as many workers.
-        urls: URLs of originals and output.
-    """
+    """Return the number of shards that a build has in flight, on its engine or in all of its parts, which are taken to
+    have as many workers each; `urls` are those of originals and output."""
     return engine_module(run.runner).shards_at_once(run.choice(), urls)
 
 
@@ -487,12 +464,8 @@ class PlannedBucket:
 def _planned_buckets(
     plan: Plan, request: BuildRequest, run: Run, *, reader: str | None, builder: str | None
 ) -> Iterator[PlannedBucket]:
-    """Yield the output and the source, if they are in buckets.
-
-    Args:
-        reader: Zone or region in which the output will be read; None: this machine's.
-        builder: Zone or region of a Beam runner's workers; None: this machine's, or unknown.
-    """
+    """Yield the output and the source, if they are in buckets; None as the place of the output's reader or of a Beam
+    runner's workers means this machine's."""
     recipe, prices, cost = recipe_of(plan.options.dataset), published_prices(), None
     if is_bucket(request.output_url):
         found = placement_of(request.output_url, reader or this_zone())

@@ -245,11 +245,7 @@ def questions() -> list[Question]:
 
 
 def summary_of(storage: Storage, manifest: Manifest, facts: Mapping[str, Json]) -> Summary:
-    """Return the public summary of a dataset.
-
-    Args:
-        facts: What the provider states; it comes before what the dataset shows.
-    """
+    """Return the public summary of a dataset; facts that the provider states come before what the dataset shows."""
     shown: dict[str, Json] = dict(_shown(storage, manifest, is_sme=facts.get(IS_SME) is True))
     given: dict[str, Json] = {
         name: ("Yes" if value else "No") if isinstance(value, bool) else value for name, value in facts.items()

@@ -211,7 +211,7 @@ def _print(asked: CheckRegion, *, as_json: bool) -> int:
 
 
 def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
-    found, reading = report.placement.verdict, report.reading
+    found, reading, copy = report.placement.verdict, report.reading, report.copy
     return {
         "url": report.placement.url,
         "copy_of": report.copy_of,
@@ -224,7 +224,9 @@ def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
         else {**asdict(reading), "num_bytes": reading.num_bytes, "gets": reading.gets},
         "one_pass_usd": _cost(report.one_pass),
         "training_usd": _cost(report.training),
-        "copy": _copy_document(report),
+        "copy": None
+        if copy is None
+        else {"once": _cost(copy.once), "storage_per_month": copy.kept, "epochs": report.copy_epochs},
         "ways": [each.document() for each in report.offers],
         "cache_command": report.cache_command,
         "readable": report.readable,
@@ -232,12 +234,6 @@ def _json(report: RegionReport, unknown: Sequence[str]) -> dict[str, object]:
         "commands": report.commands,
         "notes": [*report.notes, *unknown],
     }
-
-
-def _copy_document(report: RegionReport) -> dict[str, object] | None:
-    if report.copy is None:
-        return None
-    return {"once": _cost(report.copy.once), "storage_per_month": report.copy.kept, "epochs": report.copy_epochs}
 
 
 def _cost(cost: costs.Cost | None) -> dict[str, float] | None:

@@ -10,7 +10,6 @@ from dataprep.arguments import LABELS, READ, WRITE, Pairs, Place, Texts, command
 from dataprep.builder.archives import ConversionRequest
 from dataprep.builder.driver import refuse_nested
 from dataprep.builder.finished import readable_manifest
-from dataprep.builder.plan import BuildRequest
 from dataprep.cloud.placement import guard
 from dataprep.commands.build import ImageBuild
 from dataprep.commands.build_run import Job, dataset_of, run_and_print
@@ -127,7 +126,8 @@ class Convert(ImageBuild):
         index_url = f"{index.url}@{name}" if name else index.url
         make = partial(ConversionRequest, index_url=index_url, links=links_of(manifest, named=named))
         job = self.image_job(options, data.url, make=make)
-        _refuse_inside(job.request, index)
+        for source_url in {index.url, data.url}:  # an output inside one of them, or around it, is refused
+            refuse_nested(open_storage(job.request.output_url), replace(job.request, source_url=source_url))
         return job
 
 
@@ -216,10 +216,3 @@ def _conversion(
         all_fields=fields is None,
         view=view,
     )
-
-
-def _refuse_inside(request: BuildRequest, index: Storage) -> None:
-    """Refuse an output that is inside the index or the data of the dataset, or contains them."""
-    output = open_storage(request.output_url)
-    for url in {index.url, request.source_url}:
-        refuse_nested(output, replace(request, source_url=url))

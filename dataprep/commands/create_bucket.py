@@ -82,11 +82,8 @@ class CreateBucket(NamedTpu):
     )
 
     def bucket(self, note: Note) -> BucketRequest:
-        """Return the requested bucket.
-
-        Raises:
-            UsageError: The name, a place or a label is malformed, or nothing says the region.
-        """
+        """Return the requested bucket. Raises UsageError if its name, a place or a label is malformed, or nothing says
+        the region."""
         place = named_place(self.near, self.tpu, note)
         if place is None:
             raise UsageError(f"{self.url}: its region is missing; give its readers' zone as `near`, or their `tpu`")

@@ -175,11 +175,8 @@ command = command_of(Diagnose, _diagnose, "diagnose", epilog=EPILOG)
 
 
 def open_device(name: str, model: str | None, batch_size: int, image_size: int) -> Device:
-    """Open the device that a command line names, with the model on it.
-
-    Raises:
-        UsageError: There is no such device, or it needs a model and none is given.
-    """
+    """Open the device of this name, with the model on it. Raises UsageError if there is no such device, or it needs a
+    model and none is given."""
     from loaders.diagnosis.observed_run import DEVICES, SIMULATED, parse_simulated
 
     if name.partition(":")[0] == SIMULATED:

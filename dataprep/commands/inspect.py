@@ -228,12 +228,7 @@ def _bars(title: str, histogram: Histogram) -> Table:
 
 
 def render_html(summary: Summary, sheets: Mapping[str, Sheet]) -> str:
-    """Render the page.
-
-    Args:
-        summary: Numbers of the dataset.
-        sheets: Pictures and classes of each split.
-    """
+    """Render the page, with pictures and classes of each split."""
     return render_page(
         TEMPLATE,
         script=SCRIPT,

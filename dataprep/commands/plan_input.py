@@ -76,7 +76,8 @@ def _print_plan(found: InputPlan) -> None:
     console.print()
     print_table(console, _resources(found.plan))
     console.print()
-    changes = [change for change in found.plan.what_ifs if _makes_a_difference(change, found.plan)]
+    share = f"{found.plan.utilisation:.0%}"  # a change that leaves the share, as it is shown, makes no difference
+    changes = [change for change in found.plan.what_ifs if f"{change.utilisation:.0%}" != share]
     if changes:
         print_table(console, _what_ifs(found.plan, changes))
     else:
@@ -174,11 +175,6 @@ def _table(title: str, first: str, *numbers: str) -> Table:
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
     return table
-
-
-def _makes_a_difference(change: WhatIf, plan: CapacityPlan) -> bool:
-    """Return whether the share of the required rate, as it is shown, differs from the present one."""
-    return f"{change.utilisation:.0%}" != f"{plan.utilisation:.0%}"
 
 
 def _sign(resource: Resource) -> str:

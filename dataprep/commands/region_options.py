@@ -78,14 +78,8 @@ Note = Callable[[str], object]
 
 
 def named_place(zone: str | None, tpu: str | None, note: Note) -> str | None:
-    """Return the zone or region that the options name; None if they name none, which means this machine.
-
-    A note says if dataprep does not know the region of the zone.
-
-    Raises:
-        UsageError: There is no such TPU, or a zone is malformed.
-        UndecidedError: `gcloud` could not answer.
-    """
+    """Return the zone or region that the options name, None for this machine; an unknown region is noted. Raises
+    UsageError if there is no such TPU or a zone is malformed, and UndecidedError if `gcloud` could not answer."""
     checked = None if zone is None else _noted(check_place(zone), note)
     if tpu is None:
         return checked

@@ -592,11 +592,8 @@ class _Rewriting:
     def _shrunk(
         self, split: SplitManifest, gone: Mapping[int, _Gone], first: int
     ) -> tuple[SplitManifest, Change, list[FileEntry]]:
-        """Publish index, events and the list of removed samples; return the split, its change, and entries of files.
-
-        Args:
-            first: Number of the receipt of its first shard.
-        """
+        """Publish index, events and the list of removed samples of a split, whose first receipt has the number `first`;
+        return the split, its change, and entries of files."""
         revision, keys = self._manifest.revision + 1, list[str]()
         labels = np.zeros(len(split.class_counts), np.int64)
         shards, sidecars = list(split.shards), list[FileEntry]()

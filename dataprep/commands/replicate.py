@@ -201,11 +201,8 @@ class PlannedCopy:
 
 
 def planned_copy(copying: Copying, prices: Prices) -> PlannedCopy:
-    """Calculate the price of a copy from the locations of the buckets and the classes of the objects.
-
-    Raises:
-        AccessError: A bucket does not exist, or there are no credentials.
-    """
+    """Calculate the price of a copy from the locations of the buckets and the classes of the objects. Raises
+    AccessError if a bucket does not exist, or there are no credentials."""
     source_url, target_url = copying.source.url, copying.target.url
     if not copying.source.is_local and not (is_bucket(source_url) and is_bucket(target_url)):
         reason = "this machine reads the bucket; `dataprep check-region` says what that costs"

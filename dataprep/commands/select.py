@@ -130,11 +130,7 @@ def _print(asked: Select, *, as_json: bool) -> None:
 
 
 def print_unknown(unknown: Sequence[str], of: str) -> None:
-    """Print the lines of lists that name no sample, and end with an exit code, if there are any.
-
-    Args:
-        of: Option with the lists.
-    """
+    """Print the lines of the lists of an option that name no sample, and end with an exit code, if there are any."""
     if unknown:
         shown = ", ".join(shortened(line, 80) for line in unknown[:_SHOWN])
         more = f" and {len(unknown) - _SHOWN:,} more" if len(unknown) > _SHOWN else ""

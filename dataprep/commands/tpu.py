@@ -22,7 +22,7 @@ from rich.text import Text
 from dataprep.arguments import READ, WHERE, WRITE, Texts, command_of, option, request, texts
 from dataprep.cloud.tpu import jobs
 from dataprep.cloud.tpu.command_lines import OnWorkers, duration_s, fetch_command, parse_share, shell_command
-from dataprep.cloud.tpu.fleet import Answer, Archive, Fleet, Trace, arrange, pack, require_all
+from dataprep.cloud.tpu.fleet import Answer, Fleet, Trace, arrange, pack, require_all
 from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
 from dataprep.cloud.tpu.worker import Holder
 from dataprep.commands.tpu_machines import (
@@ -214,7 +214,9 @@ def _kill(asked: KillOnTpu, where: Where) -> Done:
     grace_s = asked.grace_s
     fleet = where.fleet()
     ended: dict[str, int] = {}
-    for run in map(jobs.check_run, texts(asked.run) or _running(fleet)):
+    unfinished = ("running", "starting", "lost")
+    runs = texts(asked.run) or sorted({run for run, state in _runs(fleet) if state["state"] in unfinished})
+    for run in map(jobs.check_run, runs):
         answers = fleet.call("kill", run, f"--grace-s={grace_s}", timeout_s=grace_s + 120)
         require_all(answers, f"end {run}")
         if asked.dry_run:
@@ -249,11 +251,11 @@ kill_command = tpu_command(
 )
 
 
-def _running(fleet: Fleet) -> list[str]:
+def _runs(fleet: Fleet) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the runs of all workers, each with its state."""
     answers = fleet.call("status")
     require_all(answers, "list runs")
-    states = [item for answer in answers for item in answer.reply["runs"].items()]
-    return sorted({run for run, state in states if state["state"] in ("running", "starting", "lost")})
+    return [item for answer in answers for item in answer.reply["runs"].items()]
 
 
 def _end_others(where: Where, fleet: Fleet, *, yes: bool, grace_s: float) -> None:
@@ -354,7 +356,11 @@ def _setup(asked: SetUpTpu, where: Where) -> Done:
         fleet.gcloud.show(f"# an archive of {archive.files:,} files, which setup makes and removes:")
         fleet.copy(f"{archive.name}.tar.gz", remote)
     else:
-        _copy_archive(fleet, archive, remote)
+        with tempfile.TemporaryDirectory() as scratch:
+            packed = Path(scratch) / f"{archive.name}.tar.gz"
+            packed.touch(mode=0o600)  # scp gives the copy the same mode
+            packed.write_bytes(archive.data)
+            fleet.copy(str(packed), remote)
     require_all(fleet.call("unpack", remote, archive.name, archive.sha256), "stage code")
     pins = asked.requirements or Path(str(resources.files("dataprep") / "data" / f"tpu-{asked.framework}.txt"))
     remote = f".dataprep-{hashlib.sha256(pins.read_bytes()).hexdigest()[:12]}.txt"
@@ -507,12 +513,9 @@ _LOG_OPTIONS = (("--log-dir", "--log_dir", "--logdir"), ("--output-dir", "--outp
 
 def _logging_run(fleet: Fleet, name: str | None) -> tuple[str, str | None]:
     """Return the run that is running, and the folder of logs that its command names, if any."""
-    answers = fleet.call("status")
+    running = {run: state["argv"] for run, state in _runs(fleet) if state["state"] == "running"}
     if fleet.gcloud.dry_run:
         return name or "RUN", None
-    require_all(answers, "list runs")
-    states = [item for answer in answers for item in answer.reply["runs"].items()]
-    running = {run: state["argv"] for run, state in states if state["state"] == "running"}
     if name is None and len(running) == 1:
         (name,) = running
     if name not in running:
@@ -571,14 +574,6 @@ ssh_command = tpu_command(
 )
 
 
-def _copy_archive(fleet: Fleet, archive: Archive, remote: str) -> None:
-    with tempfile.TemporaryDirectory() as scratch:
-        packed = Path(scratch) / f"{archive.name}.tar.gz"
-        packed.touch(mode=0o600)  # scp gives the copy the same mode
-        packed.write_bytes(archive.data)
-        fleet.copy(str(packed), remote)
-
-
 def _fetch(fleet: Fleet, folders: dict[int, str], sizes: dict[Trace, int], scratch: Path) -> dict[Trace, Path]:
     """Fetch only the folders of traces, because checkpoints may be next to them, each into a folder named here."""
     sources = sorted({(worker, str(PurePosixPath(path).parent)) for worker, path in sizes})
@@ -602,9 +597,11 @@ _FOLDED_CHARACTERS = 110
 def _manifest(asked: ManifestRequest, *, as_json: bool) -> None:
     output = asked.output
     documents = [job_set(asked)]
-    for line in (asked.accelerator.note, _resume_note(texts(asked.argv))):
-        if line:
-            note(line)
+    if asked.accelerator.note:
+        note(asked.accelerator.note)
+    program, *words = texts(asked.argv)
+    if program == "dataprep-pretrain-mae" and not any(word.split("=")[0] == "--resume" for word in words):
+        note("when its nodes are taken away, the training starts again from the first step; add --resume automatic")
     text = json.dumps({"name": asked.name, "documents": documents}) if as_json else as_yaml(documents)
     if output is None:
         click.echo(text, nl=as_json)
@@ -639,13 +636,6 @@ def as_yaml(documents: Sequence[dict[str, object]]) -> str:
     plain = json.loads(json.dumps(documents))  # equal values are no longer one object, which YAML would refer to
     text: str = yaml.safe_dump_all(plain, sort_keys=False, width=_FOLDED_CHARACTERS, allow_unicode=True)
     return text
-
-
-def _resume_note(argv: tuple[str, ...]) -> str:
-    """Return a note if a training would begin again from the first step after a restart."""
-    if argv[0] != "dataprep-pretrain-mae" or any(word.split("=")[0] == "--resume" for word in argv):
-        return ""
-    return "when its nodes are taken away, the training starts again from the first step; add --resume automatic"
 
 
 class _InOrder(click.Group):

@@ -38,11 +38,7 @@ class Where:
         click.echo(text, nl=nl, err=self.as_json)
 
     def fleet(self) -> Fleet:
-        """Look up the workers of the TPU.
-
-        Raises:
-            UsageError: There is no such TPU, or it is not ready.
-        """
+        """Look up the workers of the TPU. Raises UsageError if there is no such TPU, or it is not ready."""
         gcloud, internal_ip = self.gcloud, isinstance(self.asked, command_lines.OnWorkers) and self.asked.internal_ip
         return Fleet(gcloud, find_target(gcloud, self.asked.place, self.asked.api, internal_ip=internal_ip))
 
@@ -60,12 +56,7 @@ Asked = TypeVar("Asked", bound=command_lines.OnTpu)
 
 
 def tpu_command(kind: type[Asked], run: Callable[[Asked, Where], Done], name: str, *lines: str) -> click.Command:
-    """Make a command that works on a TPU.
-
-    Args:
-        kind: Class of its request.
-        run: Function that carries out the request.
-    """
+    """Make a command that works on a TPU, from its request and the function that carries it out."""
 
     def called(asked: Asked, *, as_json: bool) -> int:
         where = Where(asked=asked, as_json=as_json)
@@ -247,11 +238,7 @@ def _notes(wanted: command_lines.CreateTpu) -> list[str]:
 
 
 def state_of(where: Where) -> Mapping[str, Any]:
-    """Look a TPU up in both services.
-
-    Raises:
-        UsageError: Neither service has a TPU of this name.
-    """
+    """Look a TPU up in both services. Raises UsageError if neither has a TPU of this name."""
     place, gcloud = where.asked.place, where.gcloud
     if where.asked.api != "compute-engine":
         node = gcloud.read(command_lines.describe_command(place))

@@ -65,7 +65,10 @@ def _print(asked: Verify, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"verdict": report.verdict, **asdict(report)}))
     else:
-        _print_findings(report)
+        for finding in report.findings:
+            click.echo(f"{finding.kind:<10} {printable(finding.where)}: {printable(finding.detail)}")
+        if more := sum(report.counts.values()) - len(report.findings):
+            click.echo(f"… and {more:,} more")
     if report.verdict == "differs" and report.is_adopted:
         raise VerificationError(
             f"{report.url}: {report.summary}; replace or remove the named images, and index the data again with "
@@ -93,11 +96,3 @@ def _print(asked: Verify, *, as_json: bool) -> None:
 
 verify = function_of(Verify, _verified, "verify")
 command = command_of(Verify, _print, "verify", epilog=EPILOG)
-
-
-def _print_findings(report: Report) -> None:
-    for finding in report.findings:
-        click.echo(f"{finding.kind:<10} {printable(finding.where)}: {printable(finding.detail)}")
-    more = sum(report.counts.values()) - len(report.findings)
-    if more:
-        click.echo(f"… and {more:,} more")

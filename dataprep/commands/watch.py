@@ -6,10 +6,10 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
@@ -30,13 +30,7 @@ Examples:
 Exit codes: 0 the dataset is complete, the training run has ended, or --once; 1 a file is damaged, or a disk or bucket
 failed; 2 wrong usage, or nothing there with --once; 130 ended by Ctrl-C.
 """
-
-
 _ENDED_BY_CTRL_C = 128 + signal.SIGINT
-
-
-class _Show(Protocol):
-    def __call__(self, snapshot: Snapshot) -> object: ...
 
 
 @request
@@ -58,32 +52,26 @@ class Watch(Request):
 
 def _run(asked: Watch, *, as_json: bool) -> int | None:
     try:
-        _watch(str(asked.url), asked.interval, once=asked.once, as_json=as_json)
+        watch = RunWatch(str(asked.url))
+        with _output(as_json=as_json) as show:
+            while True:
+                snapshot = watch.look()
+                if asked.once and snapshot.state == ABSENT:
+                    raise UsageError(f"{asked.url}: no build, training run or dataset there; check the path or URL")
+                show(snapshot)
+                if asked.once or snapshot.is_over:
+                    return None
+                time.sleep(asked.interval)
     except KeyboardInterrupt:  # the usual end, after which there is nothing to continue
         click.echo(err=True)
         return _ENDED_BY_CTRL_C
-    return None
 
 
 command = command_of(Watch, _run, "watch", epilog=EPILOG)
 
 
-def _watch(url: str, interval_s: float, *, once: bool, as_json: bool) -> None:
-    """Show one look after another until the run is over."""
-    watch = RunWatch(url)
-    with _output(as_json=as_json) as show:
-        while True:
-            snapshot = watch.look()
-            if once and snapshot.state == ABSENT:
-                raise UsageError(f"{url}: no build, training run or dataset there; check the path or URL")
-            show(snapshot)
-            if once or snapshot.is_over:
-                return
-            time.sleep(interval_s)
-
-
 @contextmanager
-def _output(*, as_json: bool) -> Iterator[_Show]:
+def _output(*, as_json: bool) -> Iterator[Callable[[Snapshot], object]]:
     """Yield the display of looks: JSON lines, a picture on the terminal that changes, or lines if they change."""
     from dataprep.host.piped import VisibleConsole
 
@@ -96,19 +84,15 @@ def _output(*, as_json: bool) -> Iterator[_Show]:
         with Live(console=console, auto_refresh=False) as live:
             yield lambda snapshot: live.update(_picture(snapshot), refresh=True)
     else:
-        yield _ChangedLines().show
+        last = ""
 
+        def show(snapshot: Snapshot) -> None:
+            nonlocal last
+            if snapshot.line != last:
+                click.echo(snapshot.line)
+                last = snapshot.line
 
-class _ChangedLines:
-    """Prints a line if it differs from the last one."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def show(self, snapshot: Snapshot) -> None:
-        if snapshot.line != self._last:
-            click.echo(snapshot.line)
-            self._last = snapshot.line
+        yield show
 
 
 def _picture(snapshot: Snapshot) -> RenderableType:
