@@ -55,44 +55,35 @@ class SourceError(DataprepError):
     """Columns of a table that cannot be features, each with the reason, if nothing else is wrong."""
 
 
-class ImageError(DataprepError):
-    exit_code = 1
+class ImageError(DataprepError): ...
 
 
-class StorageError(DataprepError):
-    exit_code = 1
+class StorageError(DataprepError): ...
 
 
-class FullError(StorageError):
-    exit_code = 1
+class FullError(StorageError): ...
 
 
-class UnansweredError(StorageError):
-    exit_code = 1
+class UnansweredError(StorageError): ...
 
 
-class ConflictError(StorageError):
-    exit_code = 1
+class ConflictError(StorageError): ...
 
 
 class AccessError(StorageError):
     exit_code = 2
 
 
-class CredentialsError(AccessError):
-    exit_code = 2
+class CredentialsError(AccessError): ...
 
 
-class FormatError(DataprepError):
-    exit_code = 1
+class FormatError(DataprepError): ...
 
 
-class VerificationError(DataprepError):
-    exit_code = 1
+class VerificationError(DataprepError): ...
 
 
-class BuildError(DataprepError):
-    exit_code = 1
+class BuildError(DataprepError): ...
 
 
 class UndecidedError(DataprepError):

@@ -866,16 +866,9 @@ class _Datasets(click.Group):
         from dataprep.sources.custom import installed_classes
 
         with formatter.section("Datasets"):
-            formatter.write_dl(
-                [
-                    *((name, BUILT[name].description.partition(". ")[0].rstrip(".")) for name in BUILT),
-                    *(
-                        (name, f"{found.value}, installed with a package")
-                        for name, found in installed_classes().items()
-                    ),
-                    ("module:NAME", "your own dataset class; see docs/own-dataset.md"),
-                ]
-            )
+            lines = {name: found.description.partition(". ")[0].rstrip(".") for name, found in BUILT.items()}
+            lines |= {name: f"{found.value}, installed with a package" for name, found in installed_classes().items()}
+            formatter.write_dl([*lines.items(), ("module:NAME", "your own dataset class; see docs/own-dataset.md")])
 
 
 @click.group("build", cls=_Datasets, epilog=EPILOG, subcommand_metavar="DATASET [OPTIONS] [-- ENGINE_OPTIONS]")

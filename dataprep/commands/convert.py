@@ -118,8 +118,15 @@ class Convert(ImageBuild):
             repeat=self.repeat,
             allow_partial=manifest.partial,
             own=own,
-            converted=replace(
-                _conversion(manifest, self.shuffle, kept, defaults, "" if view is None else view.sha256),
+            converted=Conversion(
+                plan_hash=manifest.plan_hash,
+                revision=manifest.revision,
+                was_shuffled=manifest.shuffled,
+                shuffle=self.shuffle,
+                fields=tuple(sorted(set(kept or ()))),
+                defaults=defaults,
+                all_fields=kept is None,
+                view="" if view is None else view.sha256,
                 columns=_columns(index, manifest, tuple(facts), texts(self.column)),
             ),
         )
@@ -201,18 +208,3 @@ def _may_have_fields(manifest: Manifest) -> bool:
     if is_adopted(manifest):
         return "fields" not in manifest.options["adopted"] or bool(adopted_fields(manifest))
     return any(split.statuses for split in manifest.splits)
-
-
-def _conversion(
-    manifest: Manifest, shuffle: bool, fields: tuple[str, ...] | None, defaults: tuple[tuple[str, str], ...], view: str
-) -> Conversion:
-    return Conversion(
-        plan_hash=manifest.plan_hash,
-        revision=manifest.revision,
-        was_shuffled=manifest.shuffled,
-        shuffle=shuffle,
-        fields=tuple(sorted(set(fields or ()))),
-        defaults=defaults,
-        all_fields=fields is None,
-        view=view,
-    )

@@ -136,11 +136,8 @@ def _print(request: BucketRequest, *, created: bool, dry_run: bool) -> None:
         click.echo("  namespace   hierarchical")
     click.echo(f"  labels      {labels}")
     click.echo(f"  objects     {f'{then} after {request.lifecycle_days:,} days' if request.lifecycle_days else 'kept'}")
-    click.echo(
-        f"  deleted     kept for {request.soft_delete_days} days"
-        if request.soft_delete_days
-        else "  deleted     immediately"
-    )
+    deleted = f"kept for {request.soft_delete_days} days" if request.soft_delete_days else "immediately"
+    click.echo(f"  deleted     {deleted}")
 
 
 def _bucket_name(url: str) -> str:

@@ -85,9 +85,15 @@ def _write(asked: DemoData, *, as_json: bool) -> None:
         text = f"{dataset}: {asked.images:,} images would be written into {directory}"
         click.echo(json.dumps(facts) if as_json else text)
     elif dataset == "laion" and asked.serve:
-        _serve_laion(asked, as_json)
+        from dataprep.demo.make import demo_server
+
+        with demo_server(directory, asked.port) as server:  # first, because the URLs contain its port
+            _write_laion(asked, server.server_port, as_json)
+            click.echo(f"serving {directory} at {_loopback(server.server_port)} until Ctrl-C", err=True)
+            with suppress(KeyboardInterrupt):
+                server.serve_forever()
     elif dataset == "laion":
-        _write_laion(asked, asked.base_url or _loopback(asked.port), as_json)
+        _write_laion(asked, asked.port, as_json)
     else:
         _write_archives(asked, "coco-annotated" if asked.annotations else dataset, as_json)
 
@@ -104,21 +110,10 @@ def _write_archives(asked: DemoData, kind: Literal["coco", "coco-annotated", "im
         click.echo(f"{path}  {human_bytes(path.stat().st_size)}")
 
 
-def _serve_laion(asked: DemoData, as_json: bool) -> None:
-    from dataprep.demo.make import demo_server
-
-    with demo_server(asked.directory, asked.port) as server:  # first, because the URLs contain its port
-        here = _loopback(server.server_port)
-        _write_laion(asked, asked.base_url or here, as_json)
-        click.echo(f"serving {asked.directory} at {here} until Ctrl-C", err=True)
-        with suppress(KeyboardInterrupt):
-            server.serve_forever()
-
-
-def _write_laion(asked: DemoData, base_url: str, as_json: bool) -> None:
+def _write_laion(asked: DemoData, port: int, as_json: bool) -> None:
     from dataprep.demo.make import EXPECTED, TABLE, write_demo_laion
 
-    directory, images = asked.directory, asked.images
+    directory, images, base_url = asked.directory, asked.images, asked.base_url or _loopback(port)
     with BuildProgress(quiet=as_json) as progress:
         ends = write_demo_laion(directory, base_url, images, asked.seed, partial(progress.reading, "photographs"))
     statuses = dict(Counter(end.status for end in ends))

@@ -340,7 +340,7 @@ def _files(storage: Storage, manifest: Manifest, selection: _Selection) -> tuple
         if FORMATS[manifest.format].one_file_per_image:
             old |= _images(storage, manifest, split, gone)
             continue
-        numbers = _numbers(manifest, split.name, gone)
+        numbers = _numbers(manifest, split, gone)
         new |= {finished.shard_file(manifest, split, number) for number in numbers.values()}
         old |= {split.shards[at]["file"] for at in gone}
         if table is not None:
@@ -363,10 +363,9 @@ def _images(storage: Storage, manifest: Manifest, split: SplitManifest, gone: Ma
     return files
 
 
-def _numbers(manifest: Manifest, split: str, gone: Mapping[int, _Gone]) -> Mapping[int, int]:
+def _numbers(manifest: Manifest, split: SplitManifest, gone: Mapping[int, _Gone]) -> Mapping[int, int]:
     """Return the numbers in the names of the shards that take the place of others, by position."""
-    (found,) = (each for each in manifest.splits if each.name == split)
-    return {at: number for number, at in enumerate(gone, finished.next_number(manifest, found, len(gone)))}
+    return {at: number for number, at in enumerate(gone, finished.next_number(manifest, split, len(gone)))}
 
 
 def _selection_schema() -> pa.Schema:
@@ -433,7 +432,11 @@ class _Rewriting:
         self._staged = storage.staged(plan.root, check)
         self._selection = selection
         self._todo = [(split, at) for split in manifest.splits for at in selection.get(split.name, {})]
-        self._numbers = {name: _numbers(manifest, name, gone) for name, gone in selection.items()}
+        self._numbers = {
+            split.name: _numbers(manifest, split, selection[split.name])
+            for split in manifest.splits
+            if split.name in selection
+        }
         self._indexes = {split.name: indexes.open_index(storage, split, compare=True) for split in manifest.splits}
         self._single = FORMATS[manifest.format].one_file_per_image
         self._fetched = FetchedDataset(storage, manifest, data) if is_fetched(manifest) else None
@@ -464,21 +467,22 @@ class _Rewriting:
             return found[0]
         split, at = self._todo[index]
         gone, rows = self._selection[split.name][at], self._indexes[split.name].read_group(at)
+        written: HashingWriter | WritebackFile
         if self._single:
             name = split.shards[at]["file"]
-            entry, rows = self._without_images(split, at, gone.samples, rows)
+            written, rows = self._without_images(split, gone.samples, rows)
         else:
             name = finished.shard_file(self._manifest, split, self._numbers[split.name][at])
-            entry, rows = self._without_records(split.shards[at], gone.samples, rows, name)
+            written, rows = self._without_records(split.shards[at], gone.samples, rows, name)
         receipt = ShardReceipt(
             index=index,
             split=split.name,
             split_index=at,
             file=name,
-            samples=entry["samples"],
-            num_bytes=entry["bytes"],
-            sha256=entry["sha256"],
-            crc32c=entry["crc32c"],
+            samples=rows.num_rows,
+            num_bytes=written.num_bytes,
+            sha256=written.sha256,
+            crc32c=written.crc32c,
             fetched=None if self._fetched is None else self._sidecars(self._fetched, split, at, gone.rows),
         )
         try:
@@ -491,8 +495,8 @@ class _Rewriting:
 
     def _without_records(
         self, entry: ShardEntry, gone: NDArray[np.int64], rows: pa.Table, name: str
-    ) -> tuple[ShardEntry, pa.Table]:
-        """Copy a shard without the records of some samples; return its entry and its rows of the index."""
+    ) -> tuple[WritebackFile, pa.Table]:
+        """Copy a shard without the records of some samples; return what was written and its rows of the index."""
         columns = ("record_offset", "record_bytes", "image_offset", "image_bytes")
         places = [to_numpy(rows.column(column)) for column in columns]
         offsets, sizes = places[:2]
@@ -528,31 +532,17 @@ class _Rewriting:
             position = rows.schema.get_field_index(column)
             moved = from_numpy(to_numpy(rows.column(column)) - shift)
             rows = rows.set_column(position, rows.schema.field(position), moved)
-        made: ShardEntry = {
-            "file": name,
-            "samples": len(kept),
-            "bytes": written.num_bytes,
-            "sha256": written.sha256,
-            "crc32c": written.crc32c,
-        }
-        return made, rows
+        return written, rows
 
     def _without_images(
-        self, split: SplitManifest, at: int, gone: NDArray[np.int64], rows: pa.Table
-    ) -> tuple[ShardEntry, pa.Table]:
-        """Return the entry of a group of images without some, and its rows of the index."""
+        self, split: SplitManifest, gone: NDArray[np.int64], rows: pa.Table
+    ) -> tuple[HashingWriter, pa.Table]:
+        """Return the digests of a group of images without some, and its rows of the index."""
         rows = rows.take(from_numpy(kept_numbers(gone, rows.num_rows)))
         digests, names = HashingWriter(None), list(finished.image_names(self._manifest, split, rows))
         for image in read_ahead(self._storage.read, names, self._storage.reads_in_flight):
             digests.write(image)
-        entry: ShardEntry = {
-            "file": split.shards[at]["file"],
-            "samples": len(names),
-            "bytes": digests.num_bytes,
-            "sha256": digests.sha256,
-            "crc32c": digests.crc32c,
-        }
-        return entry, rows
+        return digests, rows
 
     def _sidecars(self, dataset: FetchedDataset, split: SplitManifest, at: int, rows: NDArray[np.int64]) -> Fetched:
         """Write the parquet file of a shard's rows without the values of some, and its stats."""

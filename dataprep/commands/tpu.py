@@ -211,8 +211,7 @@ class KillOnTpu(OnWorkers):
 
 
 def _kill(asked: KillOnTpu, where: Where) -> Done:
-    grace_s = asked.grace_s
-    fleet = where.fleet()
+    fleet, grace_s = where.fleet(), asked.grace_s
     ended: dict[str, int] = {}
     unfinished = ("running", "starting", "lost")
     runs = texts(asked.run) or sorted({run for run, state in _runs(fleet) if state["state"] in unfinished})
@@ -399,10 +398,9 @@ class CopyToTpu(OnWorkers):
 
 
 def _copy(asked: CopyToTpu, where: Where) -> Done:
-    source, destination = asked.source, asked.destination
-    fleet = where.fleet()
-    fleet.copy(str(source), destination, recurse=source.is_dir())
-    return Done(facts={"source": str(source), "destination": destination, "workers": len(fleet.target.instances)})
+    fleet, source = where.fleet(), str(asked.source)
+    fleet.copy(source, asked.destination, recurse=asked.source.is_dir())
+    return Done(facts={"source": source, "destination": asked.destination, "workers": len(fleet.target.instances)})
 
 
 copy_command = tpu_command(

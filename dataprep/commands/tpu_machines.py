@@ -108,9 +108,8 @@ def _plan(asked: PlanTpu, *, as_json: bool) -> None:
         command_lines.check_zone(zone, found)
     wanted = command_lines.CreateTpu(name=_ANY_NAME, zone=zone or zones[0], project=_ANY_PROJECT, type=asked.type)
     commands = [shell_words(*argv) for argv in command_lines.create_commands(wanted)]
-    for line in (found.note, zone_note(found, wanted.place.zone)):
-        if line:
-            note(line)
+    for line in _notes(wanted):
+        note(line)
     if as_json:
         modes = {mode: known_zones(found.generation.name, mode) for mode in MODES}
         facts: dict[str, object] = {"accelerator": asdict(found), "devices": found.devices, "hbm_gib": found.hbm_gib}

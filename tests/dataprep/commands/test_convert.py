@@ -115,32 +115,24 @@ def test_a_share_of_train_becomes_val_whatever_the_shards(pairs, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("source", "output", "more", "words"),
     [
-        (["{nothing}", "--output", "{out}", "--format", "tfrecord"], "no dataset there (no dataset.json); index what"),
-        (["{pets}", "--output", "{pets}", "--format", "tfrecord"], "URL and --output are the same"),
-        (["{pets}", "--output", "{pets}/out", "--format", "tfrecord"], "are inside one another"),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--split", "test"], "--split test"),
-        (
-            ["{pets}", "--output", "{out}", "--format", "tfrecord", "--field", "caption"],
-            "a dataset that has features (caption, ",
-        ),
-        (
-            ["{pets}", "--output", "{out}", "--format", "tfrecord", "--no-fields"],
-            "a dataset that has features (caption, ",
-        ),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--val-fraction", "1"], "must be from 0 to below 1"),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--default", "a"], "expected NAME=VALUE"),
-        (["{pets}", "--output", "{out}", "--format", "tfrecord", "--name", "imagenet"], "choose another with --name"),
-        (
-            ["{pets}", "--output", "{out}", "--format", "tfrecord", "--repeat", "physical"],
-            "uses each image once per epoch",
-        ),
+        ("{nothing}", "{out}", [], "no dataset there (no dataset.json); index what"),
+        ("{pets}", "{pets}", [], "URL and --output are the same"),
+        ("{pets}", "{pets}/out", [], "are inside one another"),
+        ("{pets}", "{out}", ["--split", "test"], "--split test"),
+        ("{pets}", "{out}", ["--field", "caption"], "a dataset that has features (caption, "),
+        ("{pets}", "{out}", ["--no-fields"], "a dataset that has features (caption, "),
+        ("{pets}", "{out}", ["--val-fraction", "1"], "must be from 0 to below 1"),
+        ("{pets}", "{out}", ["--default", "a"], "expected NAME=VALUE"),
+        ("{pets}", "{out}", ["--name", "imagenet"], "choose another with --name"),
+        ("{pets}", "{out}", ["--repeat", "physical"], "uses each image once per epoch"),
     ],
 )
-def test_what_cannot_be_converted_is_refused_in_one_line(pets, tmp_path, arguments, words):
+def test_what_cannot_be_converted_is_refused_in_one_line(pets, tmp_path, source, output, more, words):
     places = {"nothing": tmp_path / "nothing", "out": tmp_path / "out", "pets": pets}
-    run = refuses("convert", *(argument.format(**places) for argument in arguments))
+    urls = (source.format(**places), "--output", output.format(**places))
+    run = refuses("convert", *urls, "--format", "tfrecord", *more)
     assert words in run.stderr
     assert len(run.stderr.strip().splitlines()[-1]) < 1000
     assert not (tmp_path / "out").exists()

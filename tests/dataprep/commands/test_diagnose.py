@@ -14,12 +14,16 @@ from tests.support.disturbed_device import SLOW_STEP_S, DisturbedDevice
 from tests.support.given_rates import GivenRates, give_rates
 
 
+def diagnosed(url, rate, *more):
+    """Call the command for small batches and a simulated device of this rate."""
+    words = ["--device", f"simulated:{rate}", "--seconds", "0.3", "--batch-size", "8", "--image-size", "32", *more]
+    return CliRunner().invoke(command, [str(url), *map(str, words)], catch_exceptions=False)
+
+
 def test_the_command_prints_the_verdict_and_writes_a_page(finished, tmp_path, monkeypatch):
     give_rates(monkeypatch, GivenRates())
     page = tmp_path / "report.html"
-    words = [str(finished("imagenet-webdataset")), "--device", "simulated:100", "--seconds", "0.3"]
-    words += ["--batch-size", "8", "--image-size", "32", "--html", str(page)]
-    done = CliRunner().invoke(command, words, catch_exceptions=False)
+    done = diagnosed(finished("imagenet-webdataset"), 100, "--html", page)
 
     assert done.exit_code == 0
     assert "The device is the limit" in done.output
@@ -30,10 +34,9 @@ def test_without_a_terminal_no_line_is_wrapped_or_ends_with_spaces(finished, tmp
     monkeypatch.setenv("COLUMNS", "40")
     give_rates(monkeypatch, GivenRates())
     before = tmp_path / "before.json"
-    words = [str(finished("imagenet-webdataset")), "--device", "simulated:100", "--seconds", "0.3"]
-    words += ["--batch-size", "8", "--image-size", "32"]
-    before.write_text(CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False).stdout)
-    out = CliRunner().invoke(command, [*words, "--compare", str(before)], catch_exceptions=False).stdout
+    url = finished("imagenet-webdataset")
+    before.write_text(diagnosed(url, 100, "--json").stdout)
+    out = diagnosed(url, 100, "--compare", before).stdout
     assert [line for line in out.splitlines() if line != line.rstrip()] == []
     for line in (
         r"stage +images/s alone +busy +CPU ms/image",
@@ -50,18 +53,14 @@ def test_measurements_that_contradict_each_other_are_undecided(finished, tmp_pat
     step_s, step_in_run_s = lambda *_: SLOW_STEP_S, lambda device, images: images / 400
     give_rates(monkeypatch, GivenRates(step_s=step_s, step_in_run_s=step_in_run_s))
     page = tmp_path / "report.html"
-    words = [str(finished("imagenet-webdataset")), "--device", "simulated:400", "--seconds", "0.3", "--apply"]
-    words += ["--batch-size", "8", "--image-size", "32", "--html", str(page)]
-    done = CliRunner().invoke(command, words, catch_exceptions=False)
+    done = diagnosed(finished("imagenet-webdataset"), 400, "--apply", "--html", page)
 
     assert done.exit_code == 3
     assert done.output.count("Undecided: the run made ") == 1
     assert "Run it again while nothing else runs." in " ".join(done.output.split())
     assert "Undecided: the run made " in page.read_text()
     for text in (done.output, page.read_text()):
-        assert "The device is the limit" not in text
-        assert "MLPerf" not in text
-        assert "the limit" not in text
+        assert "MLPerf" not in text and "the limit" not in text
 
 
 def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp_path, monkeypatch):
@@ -72,9 +71,8 @@ def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp
     prepare = {True: 200.0, False: 2000.0}
     given = GivenRates(prepare=lambda config: prepare[any(config.transforms)], transform=cost)
     give_rates(monkeypatch, given)
-    words = [str(finished("imagenet-webdataset")), "--device", "simulated:3000", "--seconds", "0.3"]
-    words += ["--batch-size", "8", "--image-size", "32", "--transform", name]
-    done = CliRunner().invoke(command, [*words, "--html", str(page)], catch_exceptions=False)
+    words = (finished("imagenet-webdataset"), 3000, "--transform", name)
+    done = diagnosed(*words, "--html", page)
     said = " ".join(done.output.split())
 
     assert done.exit_code == 0
@@ -84,16 +82,12 @@ def test_a_slow_transform_is_named_in_sentence_table_json_and_page(finished, tmp
     assert "No single change" not in said
     assert "Without it: × 10.00" in said
     assert "a bound for a faster transform; no option brings it." in said
-    as_json = CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)
-    assert json.loads(as_json.output)["transform"]["name"] == name
+    assert json.loads(diagnosed(*words, "--json").output)["transform"]["name"] == name
 
 
 def test_a_transform_is_measured_and_named_whatever_else_runs(finished):
     name = "tests.support.slow_transforms:computing"
-    words = [str(finished("imagenet-webdataset")), "--device", "simulated:3000", "--seconds", "0.3", "--json"]
-    words += ["--batch-size", "8", "--image-size", "32", "--transform", name]
-    done = CliRunner().invoke(command, words, catch_exceptions=False)
-
+    done = diagnosed(finished("imagenet-webdataset"), 3000, "--transform", name, "--json")
     cost = json.loads(done.stdout)["transform"]
     assert cost["name"] == name
     assert 0.005 <= cost["cpu_s_per_image"] <= cost["s_per_image"]

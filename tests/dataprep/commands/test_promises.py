@@ -18,17 +18,8 @@ from tests.support.tables import hub
 
 WEB = ("--contact", "mailto:tests@example.org", "--allow-network", "127.0.0.0/8", "--workers", "1",
        "--read-seconds", "100", "--answer-seconds", "200", "--retries", "0")  # fmt: skip
-PARTIAL = (
-    "--allow-partial",
-    "--max-reject-ratio",
-    "1",
-    "--format",
-    "webdataset",
-    "--num-shards",
-    "1",
-    "--workers",
-    "1",
-)
+PARTIAL = ("--allow-partial", "--max-reject-ratio", "1", "--format", "webdataset", "--num-shards", "1",
+           "--workers", "1")  # fmt: skip
 ZONE = ("--zone", "us-central2-b")
 CASES: dict[str, tuple[str, ...]] = {
     "adopt": ("{folder}", "--index", "{world}/adopted", "--workers", "1"),
@@ -86,16 +77,9 @@ SHOWN_ELSEWHERE = {
 }  # fmt: skip
 """Commands whose JSON their own tests read; setup installs packages."""
 IN_PROCESSES = {
-    "adopt",
-    "bench",
-    "convert",
-    "diagnose",
-    "map",
-    "recheck",
-    "retry-failed",
-    "replicate",
+    "adopt", "bench", "convert", "diagnose", "map", "recheck", "retry-failed", "replicate",
     *(name for name in CASES if "build" in name),
-}
+}  # fmt: skip
 """Start processes, which must not be children of the tests' own."""
 
 
