@@ -14,21 +14,11 @@ from dataprep.cli import COMMANDS, exit_code_of, group
 from dataprep.errors import UsageError
 from tests.support.builds import build_arguments, dataprep_anew, printed, refuses
 from tests.support.own_data import picture, write_files
+from tests.support.words import replaced
 
 CONTEXT = click.Context(group)
 GROUPS = {name: group.get_command(CONTEXT, name).list_commands(CONTEXT) for name in ("build", "tpu")}
-HEAVY = (
-    "torch",
-    "tensorflow",
-    "apache_beam",
-    "pyarrow",
-    "PIL",
-    "google.cloud.storage",
-    "obstore",
-    "numpy",
-    "rich",
-    "scipy",
-)
+HEAVY = "torch tensorflow apache_beam pyarrow PIL google.cloud.storage obstore numpy rich scipy".split()
 
 
 def test_workers_of_a_build_are_prepared_before_the_command_is_imported():
@@ -79,22 +69,9 @@ class Noted:
 sys.meta_path.insert(0, Noted())
 """
 UNNEEDED = {
-    "apache_beam",
-    "dataprep.cloud.tpu",
-    "dataprep.fetched",
-    "dataprep.sources.imagenet",
-    "dataprep.web",
-    "google.auth",
-    "google.cloud",
-    "obstore",
-    "pandas",
-    "pyarrow.compute",
-    "requests",
-    "rich",
-    "scipy",
-    "tensorflow",
-    "torch",
-}
+    "apache_beam", "dataprep.cloud.tpu", "dataprep.fetched", "dataprep.sources.imagenet", "dataprep.web", "google.auth",
+    "google.cloud", "obstore", "pandas", "pyarrow.compute", "requests", "rich", "scipy", "tensorflow", "torch",
+}  # fmt: skip
 """Modules that no command needs which reads and writes folders, and neither is a dataset of ImageNet's nor writes to a
 terminal. Pandas would take as long as the rest of the start; many a call of pyarrow imports it."""
 
@@ -127,46 +104,25 @@ def test_no_process_that_works_on_folders_imports_what_it_does_not_need(original
         assert imported.keys() & UNNEEDED <= {"rich"}  # their output for people is made with it
 
 
+IMAGENET = "build imagenet --source s --output o --format tfrecord".split()
 USAGE = {
     "unknown dataset": (["build", "coco-2017"], "is not one of"),
-    "no source": (["build", "imagenet", "--output", "o", "--format", "tfrecord"], "imagenet needs --source"),
-    "unknown split": (
-        ["build", "imagenet", "--source", "s", "--output", "o", "--format", "tfrecord", "--split", "test"],
-        "has no split 'test'; it has train, val",
-    ),
-    "bad size": (
-        ["build", "imagenet", "--source", "s", "--output", "o", "--format", "tfrecord", "--shard-bytes", "lots"],
-        "got 'lots', expected a size such as 256MiB",
-    ),
-    "not repeated": (
-        ["build", "imagenet", "--source", "s", "--output", "o", "--format", "tfrecord", "--repeat", "physical"],
-        "imagenet train+val uses each image once per epoch",
-    ),
+    "no source": ("build imagenet --output o --format tfrecord".split(), "imagenet needs --source"),
+    "unknown split": ([*IMAGENET, "--split", "test"], "has no split 'test'; it has train, val"),
+    "bad size": ([*IMAGENET, "--shard-bytes", "lots"], "got 'lots', expected a size such as 256MiB"),
+    "not repeated": ([*IMAGENET, "--repeat", "physical"], "imagenet train+val uses each image once per epoch"),
     "links in a bucket": (
-        [*"build coco-dup5 --source s --output gs://bucket/o --format imagefolder --repeat physical".split()],
+        "build coco-dup5 --source s --output gs://bucket/o --format imagefolder --repeat physical".split(),
         "a bucket has no links",
     ),
     "beam options for the local pool": (
-        [*"build imagenet --source s --output o --format tfrecord -- --region=x".split()],
-        "got options --region=x for another engine than --runner local",
+        [*IMAGENET, "--", "--region=x"], "got options --region=x for another engine than --runner local"
     ),
-    "images of a dataset with originals": (
-        [*"build imagenet --source s --output o --format tfrecord --images 5".split()],
-        "imagenet has a fixed number of images",
-    ),
-    "no originals": (
-        [*"build imagenet --source nowhere --output o --format tfrecord".split()],
-        "ILSVRC2012_img_train.tar",
-    ),
-    "an unknown place": (
-        [*"build imagenet --source ftp://x/y --output o --format tfrecord".split()],
-        "ftp:// is not known",
-    ),
-    "check none and resize": (
-        [*"build imagenet --source s --output o --format tfrecord --check none --resize 256".split()],
-        "--check none reads no image",
-    ),
-}
+    "images of a dataset with originals": ([*IMAGENET, "--images", "5"], "imagenet has a fixed number of images"),
+    "no originals": (IMAGENET, "ILSVRC2012_img_train.tar"),
+    "an unknown place": (replaced(IMAGENET, "--source", "ftp://x/y"), "ftp:// is not known"),
+    "check none and resize": ([*IMAGENET, "--check", "none", "--resize", "256"], "--check none reads no image"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", USAGE)

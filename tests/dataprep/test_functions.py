@@ -4,6 +4,7 @@ import inspect
 import logging
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -118,15 +119,13 @@ def test_the_input_of_a_training_is_planned():
     assert (found.plan.verdict, found.pod.hosts) == ("fed", 4)
 
 
+FOLDER = partial(dataprep.build_folder, format="webdataset")
+BUILD = partial(FOLDER, source="a", output="b")
 WRONG = {
     "an unknown argument": (
-        lambda: dataprep.build_folder(sorce="a", output="b", format="webdataset"),
-        "build_folder has no argument 'sorce'; did you mean source?",
+        lambda: FOLDER(sorce="a", output="b"), "build_folder has no argument 'sorce'; did you mean source?"
     ),
-    "a missing argument": (
-        lambda: dataprep.build_folder(source="a", format="webdataset"),
-        "build_folder needs `output`",
-    ),
+    "a missing argument": (lambda: FOLDER(source="a"), "build_folder needs `output`"),
     "another choice": (
         lambda: dataprep.convert("a", output="b", format="webdatset"),
         "`format` must be one of imagefolder, tfrecord, webdataset, got 'webdatset'; did you mean webdataset?",
@@ -134,17 +133,12 @@ WRONG = {
     "another type": (lambda: dataprep.verify("a", workers="two"), "`workers` must be a whole number, got 'two'"),
     "a number out of its range": (lambda: dataprep.adopt("a", workers=0), "`workers` must be 1 or more, got 0"),
     "a flag that is text": (
-        lambda: dataprep.card("a", overwrite="yes"),
-        "`overwrite` must be True or False, got 'yes'",
+        lambda: dataprep.card("a", overwrite="yes"), "`overwrite` must be True or False, got 'yes'"
     ),
     "too many positions": (lambda: dataprep.verify("a", True), "verify takes 1 positional argument, got 2"),
-    "a size": (
-        lambda: dataprep.build_folder(source="a", output="b", format="webdataset", shard_bytes="2 XB"),
-        "`shard_bytes`: got '2 XB', expected a size such as 256MiB",
-    ),
+    "a size": (lambda: BUILD(shard_bytes="2 XB"), "`shard_bytes`: got '2 XB', expected a size such as 256MiB"),
     "a URL of a copy given twice": (
-        lambda: dataprep.replicate("a", to=["gs://nbtest/b", "gs://nbtest/b"]),
-        "`to` gs://nbtest/b: given twice; give it once",
+        lambda: dataprep.replicate("a", to=["gs://nbtest/b"] * 2), "`to` gs://nbtest/b: given twice; give it once"
     ),
     "options that exclude each other": (
         lambda: dataprep.check_region("gs://a", bucket_location="EU", replicas=True),
@@ -152,11 +146,8 @@ WRONG = {
     ),
     "a missing rate": (lambda: dataprep.plan_input(accelerator="v4-32"), "plan_input needs `images_per_s`"),
     "no dataset": (lambda: dataprep.inspect("/nowhere"), "/nowhere"),
-    "pairs": (
-        lambda: dataprep.build_folder(source="a", output="b", format="webdataset", default="a=1"),
-        "`default` must be a mapping of names to texts, got 'a=1'",
-    ),
-}
+    "pairs": (lambda: BUILD(default="a=1"), "`default` must be a mapping of names to texts, got 'a=1'"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -103,15 +103,10 @@ def test_unknown_name_lists_the_choices():
 @pytest.mark.parametrize(
     ("count", "noun", "expected"),
     [
-        (1, "pass", "1 pass"),
-        (2, "pass", "2 passes"),
-        (0, "shard", "0 shards"),
-        (2, "batch", "2 batches"),
-        (2, "epoch", "2 epochs"),
-        (1, "class", "1 class"),
-        (1_000, "class", "1,000 classes"),
+        (1, "pass", "1 pass"), (2, "pass", "2 passes"), (0, "shard", "0 shards"), (2, "batch", "2 batches"),
+        (2, "epoch", "2 epochs"), (1, "class", "1 class"), (1_000, "class", "1,000 classes"),
     ],
-)
+)  # fmt: skip
 def test_noun_is_in_the_plural_unless_there_is_one(count, noun, expected):
     assert counted(count, noun) == expected
 
@@ -119,17 +114,10 @@ def test_noun_is_in_the_plural_unless_there_is_one(count, noun, expected):
 @pytest.mark.parametrize(
     ("amount", "text"),
     [
-        (0, "$0.00"),
-        (1234.5, "$1,234.50"),
-        (0.0512, "$0.05"),
-        (0.00999, "$0.01"),
-        (0.00123, "$0.0012"),
-        (1e-7, "$0.0000001"),
-        (0.02 / 2**30, "$0.000000000019"),
-        (1e-18, "$0.00"),
-        (-1e-18, "$0.00"),
+        (0, "$0.00"), (1234.5, "$1,234.50"), (0.0512, "$0.05"), (0.00999, "$0.01"), (0.00123, "$0.0012"),
+        (1e-7, "$0.0000001"), (0.02 / 2**30, "$0.000000000019"), (1e-18, "$0.00"), (-1e-18, "$0.00"),
     ],
-)
+)  # fmt: skip
 def test_amounts_below_a_cent_have_two_significant_digits(amount, text):
     assert usd(amount) == text
 

@@ -50,14 +50,8 @@ def test_bench_prints_one_json_document(finished, tmp_path):
     assert run.stderr == ""
     document = json.loads(run.stdout)
     assert document["schema_version"] == 1
-    assert document["settings"] == {
-        "batch_size": 4,
-        "image_size": 32,
-        "workers": 2,
-        "rounds": 2,
-        "seconds": None,
-        "batches": 2,
-    }
+    settings = {"batch_size": 4, "image_size": 32, "workers": 2, "rounds": 2, "seconds": None, "batches": 2}
+    assert document["settings"] == settings
     assert document["machine"]["cores"] >= 1
     (section,) = document["sections"]
     assert (section["url"], section["split"], section["layout"]) == (str(url), "val", "imagefolder")
