@@ -34,13 +34,13 @@ with needing("torch", "dataprep-export"):
         PIXEL_STD,
         SAFETENSORS,
         SAFETENSORS_KEY,
+        folded_head,
         read_weights,
         source_digest,
         to_vitmae,
         with_key_bias,
         without_key_bias,
     )
-    from train.checkpoints.pretrained import folded_head
 
 SUFFIXES = (SAFETENSORS, ".pth")
 NAMES: dict[str, Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]] = {"timm": dict, "vitmae": to_vitmae}

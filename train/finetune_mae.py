@@ -57,8 +57,16 @@ with needing("torch", "dataprep-finetune-mae"):
     import torch
 
     from train.batches.mixing import MODES, MixConfig, Mixer
-    from train.checkpoints.encoder_weights import Weights, read_weights, weights_of
-    from train.checkpoints.pretrained import DEFAULT_ENCODER, ClassifierConfig, load_whole, open_classifier, origin
+    from train.checkpoints.encoder_weights import (
+        DEFAULT_ENCODER,
+        ClassifierConfig,
+        Weights,
+        load_whole,
+        open_classifier,
+        origin,
+        read_weights,
+        weights_of,
+    )
     from train.loops.tasks import ClassifierTask
     from train.loops.torch import TorchBackend, compile_network
     from train.models.vit import VisionTransformer

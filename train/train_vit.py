@@ -22,8 +22,7 @@ from dataprep.host.cpu import memory_bytes
 from dataprep.messages import human_bytes
 from loaders.loader import Loader
 from loaders.order import Order
-from train.batches.data import classes_of
-from train.batches.fake_data import CLASSES
+from train.batches.data import CLASSES, classes_of
 from train.flags.jax import JaxOptions, JaxRun, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,

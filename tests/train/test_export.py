@@ -15,8 +15,7 @@ from tests.support.markdown import ROOT
 from tests.support.on_use import on_use
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.encoder_weights import read_weights
-from train.checkpoints.pretrained import ClassifierConfig, open_classifier
+from train.checkpoints.encoder_weights import ClassifierConfig, open_classifier, read_weights
 from train.export import command, export
 from train.models.registry import create_model
 

@@ -14,8 +14,7 @@ from tests.support.on_use import on_use
 from tests.support.training import flags_of, losses, start
 from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
 from tests.support.training_jax import cluster, ended, environment
-from train.checkpoints.encoder_weights import read_weights
-from train.checkpoints.pretrained import ClassifierConfig, open_classifier
+from train.checkpoints.encoder_weights import ClassifierConfig, open_classifier, read_weights
 from train.export import export
 from train.train_vit import command
 

@@ -1,10 +1,15 @@
-"""The loaders of a training run, over a dataset or over plain data that are indexed first."""
+"""The loaders of a training run: over a dataset, over plain data that are indexed first, or of images without content.
+
+Shapes: N images of this host.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
+from dataprep.arrays import np
 from dataprep.cloud.placement import guard, url_to_read
 from dataprep.dataset.adopted import is_adopted, open_named_data, refuse_changed
 from dataprep.dataset.manifest import no_dataset, read_manifest
@@ -16,10 +21,12 @@ from dataprep.storage import absolute, open_storage
 from dataprep.storage.gcs_client import bill
 from loaders.config import LoaderConfig
 from loaders.dataset import MIXTURE_SUFFIX, open_dataset
+from loaders.engine.batch import Batch
 from loaders.fetch.index import DEADLINE_S, with_deadline
 from loaders.fetch.plain import indexed, say
 from loaders.loader import Loader, PackLoader
 from loaders.mixtures.loader import Mixture, MixtureLoader, mixture
+from loaders.order import Order, check_world
 
 TRAIN = ("train", "training")
 VALIDATION = ("val", "validation", "valid", "validate", "test")
@@ -29,6 +36,11 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 """Mean and standard deviation of each channel, for values of 0..1, that all published ImageNet models use."""
 UNCROPPED_SIDE = 224
 """Side in pixels above which fine-tuning resizes images for evaluation to just that side, without a border to crop."""
+TRAINING_IMAGES = 1_281_167
+VALIDATION_IMAGES = 50_000
+"""Numbers of images in ImageNet's splits (TRAINING_IMAGES, VALIDATION_IMAGES)."""
+CLASSES = 1000
+"""Number of a model's logits, unless another one is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +102,6 @@ class Data:
         if validation is None and tells:
             self.tell_no_evaluation(training)
         return loader, validation
-
-    @property
-    def fewest_classes(self) -> int | None:
-        """Smallest number of logits that a model needs; None if the data have no labels."""
-        return self.num_classes
 
     @property
     def epoch_images(self) -> int:
@@ -196,7 +203,7 @@ def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -
     Raises:
         UsageError: The data have no labels, images without one, or more classes than logits.
     """
-    if data.num_classes is None or data.fewest_classes is None:
+    if data.num_classes is None:
         raise UsageError(f"{data.url}: no labels; a classifier needs an image folder, or a dataset with classes")
     for split in (data.trained_split(), data.evaluated_split() if evaluates else None):
         if split is not None and (without := data.unlabelled.get(split)):
@@ -205,7 +212,7 @@ def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -
                 "needs one of every image: leave the others out of the data, or name the field that holds it with "
                 "dataprep adopt --labels FIELD"
             )
-    if num_classes is not None and num_classes < data.fewest_classes:
+    if num_classes is not None and num_classes < data.num_classes and not isinstance(data, FakeData):
         raise UsageError(
             f"`num_classes` is {num_classes}, but the data have {data.num_classes:,} classes; give at least "
             f"{data.num_classes:,}"
@@ -230,3 +237,51 @@ def _mixed(data_path: str, region_policy: str) -> Data:
         unlabelled={split: without} if without else {},
         images={split: found.spec.epoch_samples or epoch},
     )
+
+
+class FakeData(Data):
+    """Data with the splits of ImageNet, whose images are all black."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__("fake", (TRAIN[0], VALIDATION[0]), CLASSES, images={TRAIN[0]: TRAINING_IMAGES})
+
+    def _loader(self, split: str, config: LoaderConfig) -> Loader:
+        return FakeLoader(config, TRAINING_IMAGES if split == TRAIN[0] else VALIDATION_IMAGES)
+
+
+class FakeLoader(Loader):
+    """Loader of black images of class 0, with the epochs, positions and masked tail of a loader of real images."""
+
+    def __init__(self, config: LoaderConfig, num_images: int) -> None:
+        check_world(config.batch_size, config.rank, config.world_size)
+        self.config = config
+        self.order = Order(
+            shard_samples=(num_images,), seed=config.seed, global_batch=config.batch_size, samples_per_block=1
+        )
+        self._batch, self._producer = 0, None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the rest of the epoch."""
+        self._begin()
+        rows, size = self.config.rows, self.config.image_size
+        images_NHWC = np.zeros((rows, size, size, 3), np.uint8)
+        stop = self._end_of_epoch()
+        while self._batch < stop:
+            first = self.order.batch_start(self._batch) + self.config.rank
+            positions_N = first + self.config.world_size * np.arange(rows)
+            mask_N = positions_N < self.order.num_samples if not self.config.shuffle else np.ones(rows, np.bool_)
+            keys = [f"fake-{position % self.order.num_samples}" for position in positions_N]
+            self._batch += 1
+            yield Batch(images_NHWC, np.where(mask_N, 0, -1), keys, mask_N, {}, self.state_dict())
+        self._end()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """No names: the images have no content."""
+        return ()
+
+    @cached_property
+    def _sequence(self) -> dict[str, object]:
+        return {"dataset": "fake", "samples": self.order.num_samples, **self.config.sequence_document()}

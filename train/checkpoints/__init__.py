@@ -1,12 +1,11 @@
 """Checkpoints: published complete, named by their digest, found again, and resumed from; weights of other tools.
 
-checkpoint.py        a folder or bucket of checkpoints
+checkpoint.py        folders or buckets of checkpoints, also those that Orbax writes
 files.py             one file: its name, its digest, its entries, PyTorch's or NumPy's bytes
 parts.py             checkpoints that are sharded among hosts
-orbax_folder.py      a folder or bucket of checkpoints that Orbax writes
-encoder_weights.py   vision transformers from our files and other tools' files
-pretrained.py        classifiers made of such weights; weights and moments of a state for a model of PyTorch
+encoder_weights.py   vision transformers from our files and other tools' files, and classifiers made of them; weights
+                     and moments of a state for a model of PyTorch
 jax_weights.py       weights of JAX's transformers by PyTorch's names, and back
 """
 
-__all__ = ["checkpoint", "encoder_weights", "files", "jax_weights", "orbax_folder", "parts", "pretrained"]
+__all__ = ["checkpoint", "encoder_weights", "files", "jax_weights", "parts"]

@@ -1,4 +1,4 @@
-"""A folder or bucket of checkpoints: each is complete or absent, and read only after its digest was compared.
+"""Folders or buckets of checkpoints: each is complete or absent, and read only after its digest was compared.
 
 Creating the name commits a checkpoint: it is created, never replaced, from a complete file, and it holds
 the digest of the file's bytes.
@@ -9,6 +9,12 @@ the digest of the file's bytes.
 A run that goes back to an earlier checkpoint begins a branch, which such a file records: the checkpoints that are not
 before it are left. They stay in the folder, but the run neither goes on with them nor counts them. The newest file
 holds.
+
+    checkpoint-000000400.orbax/     a folder: `arrays`, which Orbax shards, and `document`, JSON, with everything else
+
+By Orbax every process of JAX writes its own part of each array, into a folder with another name, which gets this one
+when all processes are done. The document lists the arrays' shapes, so that a checkpoint of another model is recognised
+before anything is read.
 """
 
 from __future__ import annotations
@@ -17,10 +23,11 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from dataprep.arrays import np
 from dataprep.dataset.adopted import open_linked
 from dataprep.dataset.documents import decode
 from dataprep.errors import FormatError, UsageError, needing
@@ -29,6 +36,9 @@ from dataprep.storage.base import read_bounded
 from dataprep.storage.checksums import crc32c_of_file
 from train.checkpoints import files
 
+if TYPE_CHECKING:
+    import jax
+
 PARENTS = "parents"
 """Entry of a state with the names of the checkpoints before it in its branch that were kept, the newest first."""
 _BRANCHES, _BRANCH_NAME = "branches/", re.compile(r"branches/\d{6}\.json")
@@ -36,6 +46,7 @@ _MAX_BRANCH_BYTES = 1 << 20
 _EVALUATED = "evaluated/"
 _DAMAGED = "damaged"
 """Folder of checkpoints that were found damaged."""
+_SHAPES = "shapes"
 
 
 class _Branch(TypedDict):
@@ -170,8 +181,6 @@ class CheckpointFolder:
             UsageError: The library that reads it is not installed.
         """
         if checkpoint.name.endswith(files.ORBAX):
-            from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
-
             return load_orbax(f"{self.url}/{checkpoint.name}")
         if checkpoint.is_list:
             with needing("torch", self._storage.url_of(checkpoint.name)):
@@ -243,9 +252,7 @@ class CheckpointFolder:
     def _remove(self, checkpoint: files.Checkpoint) -> None:
         self._storage.delete(f"{_EVALUATED}{checkpoint.name}")
         if checkpoint.name.endswith(files.ORBAX):
-            from train.checkpoints.orbax_folder import remove_orbax
-
-            remove_orbax(f"{self.url}/{checkpoint.name}")
+            _epath(f"{self.url}/{checkpoint.name}").rmtree()
         else:
             self._storage.delete(checkpoint.name)
 
@@ -263,8 +270,6 @@ def load_any(url: str, own: CheckpointFolder | None = None) -> files.State:
     """
     folder, _, name = url.rpartition("/")
     if name.endswith(files.ORBAX):
-        from train.checkpoints.orbax_folder import load_orbax  # needs JAX, which PyTorch's checkpoints do without
-
         return load_orbax(url)
     if not name or Path(url).is_dir():
         raise UsageError(f"{url}: a folder, expected a file, e.g. {url.rstrip('/')}/checkpoint-000000400-….pth")
@@ -278,3 +283,135 @@ def load_any(url: str, own: CheckpointFolder | None = None) -> files.State:
             return files.load_file(path, None, codec)
     except FileNotFoundError:
         raise UsageError(f"{url}: no checkpoint found; give the path or URL of one") from None
+
+
+class OrbaxFolder(CheckpointFolder):
+    """Writes, finds and reads checkpoints of all processes together.
+
+    Args:
+        url: A folder or gs://bucket/prefix that all processes see.
+        keep: Number of newest checkpoints to keep, 1 or more.
+        like: Arrays by their names, as the run has them: arrays of an Orbax checkpoint are read with the same
+            shardings, whatever the number of processes that wrote them. None: all values are read into this host's
+            memory.
+    """
+
+    takes_parts = True
+
+    def __init__(self, url: str, *, keep: int = 3, like: Mapping[str, jax.Array] | None = None) -> None:
+        super().__init__(url, keep=keep, codec=files.NUMPY)
+        self._like = like
+
+    def save(self, step: int, state: files.State) -> files.Checkpoint | None:
+        """Write a state; all processes call this.
+
+        Args:
+            step: Number of steps that were done.
+            state: JSON values, and arrays of JAX by their names.
+
+        Returns:
+            The checkpoint in the first process, None in the others.
+        """
+        import jax
+        import orbax.checkpoint as ocp
+
+        arrays = state[files.ARRAYS]
+        document = {name: value for name, value in state.items() if name != files.ARRAYS}
+        document[_SHAPES] = {name: list(each.shape) for name, each in arrays.items()}
+        target = _epath(self.url) / _name_of(step)
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            saved_arrays = ocp.args.StandardSave(_nested(arrays))
+            entries = {files.ARRAYS: saved_arrays, files.DOCUMENT: ocp.args.JsonSave(document)}
+            checkpointer.save(target, ocp.args.Composite(**entries), force=True)
+        if jax.process_index():
+            return None
+        saved = files.Checkpoint(_name_of(step), step, "")
+        self._forget_older(saved)
+        return saved
+
+    def load(self, checkpoint: files.Checkpoint) -> files.State:
+        """Read a state. If Orbax wrote it, every process reads its own part of the arrays, or without `like` all.
+
+        Raises:
+            UsageError: The arrays are of another model, or the library that reads them is not installed.
+            FormatError: The checkpoint is damaged.
+        """
+        if checkpoint.name.endswith(files.ORBAX):
+            return load_orbax(f"{self.url}/{checkpoint.name}", self._like)
+        return super().load(checkpoint)
+
+
+def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> files.State:
+    """Read the state of one checkpoint.
+
+    Args:
+        url: Path or URL of its folder.
+        like: Arrays by their names, whose shardings are taken; None: all values are read into this host's memory.
+
+    Raises:
+        UsageError: JAX is not installed, or the arrays are of another model.
+        FormatError: The checkpoint is damaged.
+    """
+    with needing("jax", url):
+        import orbax.checkpoint as ocp
+
+    try:
+        with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
+            wanted = ocp.args.Composite(**{files.DOCUMENT: ocp.args.JsonRestore()})
+            document = checkpointer.restore(_epath(url), wanted)[files.DOCUMENT]
+            targets = _nested(_targets(url, document.pop(_SHAPES), like))
+            wanted = ocp.args.Composite(**{files.ARRAYS: ocp.args.StandardRestore(targets)})
+            arrays = checkpointer.restore(_epath(url), wanted)[files.ARRAYS]
+    except (AttributeError, KeyError, OSError, TypeError, ValueError) as error:
+        raise FormatError(f"{url}: damaged ({str(error).splitlines()[0]})") from None
+    found: files.State = {**document, files.ARRAYS: dict(named_leaves(arrays))}
+    return found
+
+
+def _targets(url: str, shapes: Mapping[str, list[int]], like: Mapping[str, jax.Array] | None) -> dict[str, Any]:
+    """Return the target of each array for Orbax: an array on the devices, as `like` has it, or else a NumPy array.
+
+    Without a target Orbax lays an array out for the devices that wrote it, and fails if the devices differ.
+    """
+    import jax
+
+    targets: dict[str, Any] = {}
+    for name, shape in shapes.items():
+        own = (like or {}).get(name)
+        if own is not None and tuple(shape) != own.shape:
+            raise UsageError(f"{url}: {name}: {tuple(shape)}, in this model {own.shape}; use the flags of its run")
+        dtype = np.int32 if name.endswith("/count") else np.float32
+        if own is None:
+            targets[name] = np.broadcast_to(dtype(0), tuple(shape))  # takes no memory
+        else:
+            targets[name] = jax.ShapeDtypeStruct(tuple(shape), dtype, sharding=own.sharding)
+    return targets
+
+
+def _nested(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, each in arrays.items():
+        *folders, last = name.split("/")
+        inner = tree
+        for folder in folders:
+            inner = inner.setdefault(folder, {})
+        inner[last] = each
+    return tree
+
+
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """Return the leaves of a tree of JAX by their names, e.g. `params/conv_init/kernel`."""
+    import jax
+
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
+
+
+def _name_of(step: int) -> str:
+    return f"checkpoint-{step:09d}{files.ORBAX}"
+
+
+def _epath(url: str) -> Any:
+    from etils import epath
+
+    return epath.Path(url if "://" in url else Path(url).absolute())

@@ -3,7 +3,7 @@
     checkpoint-000000400-5f2b8c6a90d1e37c.pth      state after 400 steps, the first 16 digits of its SHA-256
     checkpoint-000000400-5f2b8c6a90d1e37c.npz      likewise, of JAX
     checkpoint-000000400-0b7712ad5c3390fe.json     list of the parts of a sharded checkpoint: see parts.py
-    checkpoint-000000400.orbax/                    folder of an Orbax checkpoint, of JAX: see orbax_folder.py
+    checkpoint-000000400.orbax/                    folder of an Orbax checkpoint, of JAX: see checkpoint.py
 
 Reading a checkpoint never runs code from it, and believes no length that it states: PyTorch's are read by `_Pickle`
 below instead of `torch.load` (docs/decisions/0024-own-reader-of-pth.md says why), NumPy's without pickles.
@@ -219,7 +219,7 @@ ARRAYS, DOCUMENT = "arrays", "document"
 """Entry of a NUMPY state that holds its arrays by name (ARRAYS), and array in its file that holds all other entries as
 JSON (DOCUMENT)."""
 ORBAX = ".orbax"
-"""End of the name of a checkpoint by Orbax, which is a folder: see orbax_folder.py."""
+"""End of the name of a checkpoint by Orbax, which is a folder: see checkpoint.py."""
 TORCH = Codec(
     "torch",
     "pth",

@@ -10,7 +10,7 @@ from dataprep.arguments import request
 from dataprep.arrays import NDArray
 from dataprep.errors import UsageError, needing
 from loaders.loader import Loader
-from train.checkpoints.checkpoint import CheckpointFolder
+from train.checkpoints.checkpoint import CheckpointFolder, OrbaxFolder, named_leaves
 from train.checkpoints.files import NUMPY
 from train.flags.options import COUNT, DEVICES, SAVE, SHARE_BELOW_1, TRAIN, flag, given_of
 from train.flags.shared import RunOptions
@@ -220,8 +220,4 @@ class JaxRun:
             return None
         if not self._saves_parts:
             return CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints, codec=NUMPY)
-        from train.checkpoints.orbax_folder import OrbaxFolder
-        from train.loops.jax import named_leaves
-
-        like = dict(named_leaves(values))
-        return OrbaxFolder(flags.output_dir, keep=flags.keep_checkpoints, like=like)
+        return OrbaxFolder(flags.output_dir, keep=flags.keep_checkpoints, like=dict(named_leaves(values)))

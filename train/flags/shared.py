@@ -15,7 +15,7 @@ from loaders.config import LoaderConfig, OnError, RegionPolicy
 from loaders.diagnosis.findings import Option, Options
 from loaders.loader import Loader
 from loaders.packs import Packs
-from train.batches.data import Data, open_data
+from train.batches.data import Data, FakeData, open_data
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.flags.options import (
     COUNT,
@@ -281,8 +281,6 @@ class RunOptions(Request):
     def open_data(self) -> Data:
         """Find the data, before the first image is read."""
         if getattr(self, "fake_data", False):
-            from train.batches.fake_data import FakeData
-
             return FakeData()
         return open_data(
             self.data_path,

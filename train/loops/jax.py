@@ -28,6 +28,7 @@ from loaders.engine.batch import LoaderState
 from loaders.jax import JaxBatch, device_batches
 from loaders.loader import STATE_VERSION, Loader
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
+from train.checkpoints.checkpoint import named_leaves
 from train.checkpoints.files import ARRAYS, flags_of_its_run
 from train.checkpoints.files import State as SavedState
 from train.loops.backend import Backend, Update, sharded_dimension, skipped_images
@@ -106,12 +107,6 @@ def _model_dimension(names: list[str], dimensions: int) -> int | None:
         if (found := _MODEL_DIMENSIONS.get((module, names[-1]))) is not None:
             return dimensions + found
     return None
-
-
-def named_leaves(state: Any) -> list[tuple[str, Any]]:
-    """Return the leaves of a tree by their names, e.g. `params/conv_init/kernel`."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return [(jax.tree_util.keystr(path, simple=True, separator="/"), leaf) for path, leaf in leaves]
 
 
 def arrays_of(state: Any) -> dict[str, NDArray[Any]]:

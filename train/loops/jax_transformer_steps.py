@@ -25,9 +25,10 @@ from loaders.jax import JaxBatch
 from loaders.loader import Loader
 from train.batches.masks import MaskConfig, draw_masks
 from train.batches.mixing import MixConfig, draw_mixes
+from train.checkpoints.checkpoint import named_leaves
 from train.checkpoints.jax_weights import AdamWGroups, from_torch, probe_state_from_torch, split_probe, state_from_torch
 from train.loops.backend import Update
-from train.loops.jax import DATA_AXIS, Steps, named_leaves, normalised, on_devices, rows_on_devices, shardings_of
+from train.loops.jax import DATA_AXIS, Steps, normalised, on_devices, rows_on_devices, shardings_of
 from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
 from train.models.sizes import LAYER_NORM_EPSILON, layer_of
 from train.optim.optimizer import MOMENTUM, TRUST

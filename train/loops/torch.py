@@ -25,8 +25,8 @@ from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from loaders.loader import STATE_VERSION, Loader
 from loaders.torch import TorchBatch
+from train.checkpoints.encoder_weights import check_model, restore_optimizer
 from train.checkpoints.files import ARRAYS, State, taking_position
-from train.checkpoints.pretrained import check_model, restore_optimizer
 from train.loops.backend import Backend, Update, UpdateOverflowError
 from train.loops.runtime import Runtime
 from train.optim.optimizer import moments_of

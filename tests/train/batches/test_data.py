@@ -8,7 +8,9 @@ import pytest
 from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from tests.support.adoption import adopt_here, image_of, tar_of
-from train.batches.data import Data, classes_of, open_data
+from tests.support.training import TINY_VIT
+from train.batches.data import TRAINING_IMAGES, VALIDATION_IMAGES, Data, classes_of, open_data
+from train.train_vit import TrainViT, open_training
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32)
 
@@ -109,3 +111,22 @@ def test_data_that_are_not_there_are_refused_with_what_is_expected(tmp_path):
 def test_an_empty_folder_is_refused_as_data(tmp_path):
     with pytest.raises(UsageError):
         open_data(str(tmp_path))
+
+
+def test_fake_images_are_as_many_as_imagenet_has_and_read_nothing(tmp_path, monkeypatch):
+    flags = {**TINY_VIT, "device": "cpu", "batch_size": 1024, "warmup_steps": 3, "max_steps": 3, "output_dir": ""}
+    flags |= {"fake_data": True, "data_path": str(tmp_path / "none")}
+    training = open_training(TrainViT(**flags))
+    loader, validation = training.loader, training.backend.task.validation
+    assert (loader.order.num_samples, validation.order.num_samples) == (TRAINING_IMAGES, VALIDATION_IMAGES)
+    assert loader.order.first_batch(1) == 1_281_167 // 1024
+    *_, before, last = iter(validation)
+    assert (int(last.mask.sum()), int((last.labels == -1).sum())) == (50_000 % 1024, 1024 - 50_000 % 1024)
+    validation.load_state_dict(before.state)
+    assert [batch.keys for batch in validation] == [last.keys]
+    batches = iter(loader)
+    state = [next(batches) for _ in range(3)][-1].state
+    again = open_training(TrainViT(**flags)).loader
+    again.load_state_dict(state)
+    assert next(iter(again)).keys[0] == next(batches).keys[0] == "fake-3072"
+    assert not (tmp_path / "none").exists()

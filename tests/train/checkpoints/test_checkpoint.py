@@ -10,9 +10,8 @@ import torch
 from dataprep.errors import FormatError, UsageError
 from dataprep.storage import open_storage
 from tests.selection import ROOT
-from train.checkpoints.checkpoint import CheckpointFolder, load_any
+from train.checkpoints.checkpoint import CheckpointFolder, OrbaxFolder, load_any
 from train.checkpoints.files import ARRAYS, NUMPY
-from train.checkpoints.orbax_folder import OrbaxFolder
 
 
 def state(step: int) -> dict:
@@ -166,3 +165,11 @@ def test_a_disk_that_fills_while_a_checkpoint_is_written_is_named(tmp_path):
     )
     (line,) = run.stdout.splitlines()
     assert f"{tmp_path}/_build/tmp/checkpoint.pth-" in line
+
+
+def test_only_whole_checkpoints_by_orbax_are_listed_the_newest_first(tmp_path):
+    for name in ("checkpoint-000000002.orbax", "checkpoint-000000010.orbax", "checkpoint-000000011.orbax.tmp-1", "x"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    assert [each.step for each in OrbaxFolder(str(tmp_path)).list()] == [10, 2]
+    assert OrbaxFolder(str(tmp_path / "none")).list() == []

@@ -17,7 +17,7 @@ from loaders.config import LoaderConfig
 from loaders.engine.batch import Batch
 from loaders.torch import TorchBatches
 from tests.support.virtual_time import VirtualClock, batches_every
-from train.batches.fake_data import FakeLoader
+from train.batches.data import FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import find_checkpoint
 from train.loops import loop

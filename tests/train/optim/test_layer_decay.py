@@ -1,6 +1,6 @@
 """Layers and their shares of the learning rate; that updates follow them, `loops/test_torch.py` shows."""
 
-from train.checkpoints.pretrained import ClassifierConfig, open_classifier
+from train.checkpoints.encoder_weights import ClassifierConfig, open_classifier
 from train.optim.optimizer import open_layered_adamw
 
 
