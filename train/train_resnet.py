@@ -38,7 +38,7 @@ from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices
 from train.loops.loop import Training
 from train.models.sizes import mae_names
-from train.optim.schedule import Schedule, Steps, WarmSteps, fitted_batch
+from train.optim.schedule import Schedule, Steps, fitted_batch
 from train.telemetry.logs import Logs
 
 with needing("torch", "dataprep-train-resnet"):
@@ -194,7 +194,7 @@ class TrainResNet(RunOptions):
         every, divisor, warmup = (
             default if value is None else value for value, default in zip(own.values(), (20.0, 5.0, 0.9), strict=True)
         )
-        return WarmSteps(steps=Steps(lr=lr, divisor=divisor, every_epochs=every), warmup_epochs=warmup)
+        return Steps(lr=lr, divisor=divisor, every_epochs=every, warmup_epochs=warmup)
 
 
 @dataclass(kw_only=True)

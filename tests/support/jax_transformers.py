@@ -100,8 +100,8 @@ def mae_parity(config: MAEConfig, **computation: Any) -> dict[str, float]:
         "masked": float(abs(masked - first_two)),
         "nothing": float(abs(nothing)),
         "loss": float(abs(found.loss - expected.loss.numpy())),
-        "prediction": float(np.abs(found.prediction_NPV - expected.prediction_NPV.numpy()).max()),
-        "hidden": float(np.abs(found.hidden_NP - expected.hidden_NP.numpy()).max()),
+        "prediction": float(np.abs(found.prediction - expected.prediction.numpy()).max()),
+        "hidden": float(np.abs(found.hidden - expected.hidden.numpy()).max()),
         "weights": returned(params, tensors_of(theirs)),
     }
 

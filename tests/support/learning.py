@@ -185,9 +185,9 @@ def reconstructed(data: str, checkpoint: str, picture: Path) -> tuple[float, flo
         output = model(images, visible, place)
     target_NPV = model.targets(images)
     error_NP = (target_NPV - target_NPV.mean(dim=(0, 1))).square().mean(dim=-1)
-    constant = (error_NP * output.hidden_NP).sum() / output.hidden_NP.sum()
+    constant = (error_NP * output.hidden).sum() / output.hidden.sum()
     shown = [each[:: max(1, len(images) // 10)] for each in (images_NHWC, visible, place)]
-    png, _, _ = reconstruction_png(model, *shown, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    png, _, _ = reconstruction_png(model, *shown)
     picture.write_bytes(png)
     return float(output.loss), float(constant)
 

@@ -11,7 +11,6 @@ Shapes: D the width of a transformer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,25 +36,6 @@ _PROBED, _STATISTICS = "head.1.", "head.0."
 """Prefixes of a linear probe's weights, and of the running statistics of the features that it gets."""
 _SHOWN = 3
 _ADVICE = "use the flags that it was trained with, or choose another file"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AdamWGroups:
-    """Groups of weights in PyTorch's AdamW, which give the order of its moments."""
-
-    decay_vectors: bool = False
-    """Whether vectors are in one group with matrices."""
-    layered: bool = False
-    """Whether every layer has groups of its own, as in `train.optim.optimizer`."""
-
-    def ordered(self, model: Arrays, optimizer: Mapping[str, Any]) -> list[str]:
-        """Return the names of the trained weights in the order of their moments."""
-        trained = [name for name in model if name not in _FIXED or "mask_token" not in model]
-        if not self.layered:
-            return sorted(trained, key=lambda name: _is_vector(name, model[name]) and not self.decay_vectors)
-        last = 1 + len({name.split(".")[1] for name in trained if name.startswith("blocks.")})
-        decays = any(group["weight_decay"] for group in optimizer["param_groups"])
-        return sorted(trained, key=lambda name: (layer_of(name, last), decays and not _is_vector(name, model[name])))
 
 
 def to_torch(params: Arrays) -> dict[str, NDArray[Any]]:
@@ -94,7 +74,12 @@ def from_torch(where: str, tensors: Arrays, shapes: Mapping[str, tuple[int, ...]
 
 
 def state_from_torch(
-    where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], groups: AdamWGroups
+    where: str,
+    state: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    decay_vectors: bool = False,
+    layered: bool = False,
 ) -> dict[str, NDArray[Any]]:
     """Return weights and AdamW's moments of a PyTorch checkpoint as the arrays of a JAX checkpoint.
 
@@ -102,7 +87,8 @@ def state_from_torch(
         where: Path or URL of the checkpoint, for messages.
         state: Entries of the checkpoint, with tensors.
         shapes: Shapes of the model's weights by JAX's names.
-        groups: How the optimiser groups the weights.
+        decay_vectors: Whether the optimiser has vectors in one group with matrices.
+        layered: Whether every layer has groups of its own, as in `train.optim.optimizer`.
 
     Raises:
         UsageError: The weights are of another model, or the moments of another optimiser.
@@ -111,7 +97,10 @@ def state_from_torch(
     model = {name: np.asarray(each) for name, each in state["model"].items()}
     found = {f"params/{name}": each for name, each in from_torch(where, model, shapes).items()}
     try:
-        moments = _moments(model, state["optimizer"], groups)
+        optimizer = state["optimizer"]
+        names = moments_order(model, optimizer, decay_vectors=decay_vectors, layered=layered)
+        moments = {name: optimizer["state"][index] for index, name in enumerate(names)}
+        moments = {name: {key: np.asarray(each) for key, each in own.items()} for name, own in moments.items()}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise FormatError(f"{where}: moments are invalid ({error!r}); choose another checkpoint") from None
     for ours, theirs in (("mu", "exp_avg"), ("nu", "exp_avg_sq")):
@@ -198,10 +187,14 @@ def _fixed_positions(tensors: Arrays, description: Mapping[str, Any]) -> dict[st
     return {name: sincos_positions(dim, grid) for name, dim, grid in zip(_FIXED, widths, grids, strict=True)}
 
 
-def _moments(model: Arrays, optimizer: Mapping[str, Any], groups: AdamWGroups) -> dict[str, dict[str, NDArray[Any]]]:
-    """Return AdamW's moments by the names of their weights."""
-    state, ordered = optimizer["state"], groups.ordered(model, optimizer)
-    return {name: {key: np.asarray(each) for key, each in state[index].items()} for index, name in enumerate(ordered)}
+def moments_order(model: Arrays, optimizer: Mapping[str, Any], *, decay_vectors: bool, layered: bool) -> list[str]:
+    """Return the names of the trained weights in the order of their moments in PyTorch's AdamW."""
+    trained = [name for name in model if name not in _FIXED or "mask_token" not in model]
+    if not layered:
+        return sorted(trained, key=lambda name: _is_vector(name, model[name]) and not decay_vectors)
+    last = 1 + len({name.split(".")[1] for name in trained if name.startswith("blocks.")})
+    decays = any(group["weight_decay"] for group in optimizer["param_groups"])
+    return sorted(trained, key=lambda name: (layer_of(name, last), decays and not _is_vector(name, model[name])))
 
 
 def _is_vector(name: str, tensor: NDArray[Any]) -> bool:

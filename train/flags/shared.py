@@ -339,7 +339,6 @@ class RunOptions(Request):
                 model=task.model,
                 optimizer=optimizer,
                 task=task,
-                accum_iter=self.accum_iter,
                 clip_grad_norm=clip_grad_norm,
                 agreement_steps=self.log_interval_steps,
             ),

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dataprep.arrays import NDArray, np
 from dataprep.errors import DataprepError
 from dataprep.messages import counted
-from loaders.engine.batch import LoaderState
 from loaders.loader import Loader
 from loaders.order import Order
 from train.checkpoints.files import State
@@ -190,18 +189,6 @@ def skipped_images(validation: Loader, images: int) -> dict[str, int]:
     return {"skipped": expected - images} if images < expected else {}
 
 
-class DeviceBatch(Protocol):
-    """A batch on the devices, as the loop sees it."""
-
-    @property
-    def keys(self) -> list[str]:
-        """Keys of this host's samples."""
-
-    @property
-    def state(self) -> LoaderState:
-        """State of the loader after this batch, for its `load_state_dict`."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Update:
     """One update of the weights."""
@@ -242,7 +229,8 @@ class Backend(Protocol):
         """Names of the entries of `state`."""
 
     def batches(self, loader: Loader) -> Generator[Any]:
-        """Yield the rest of the loader's epoch as `DeviceBatch`es."""
+        """Yield the rest of the loader's epoch on the devices; each batch has the `keys` of this host's samples, and
+        the loader's `state` after it."""
 
     def update(self, batch: Any, update: Update) -> Mapping[str, Any]:
         """Do one update with a batch; return scalars on the device, including `loss`, without waiting for them."""
@@ -318,7 +306,7 @@ class Backend(Protocol):
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Any:
         """Copy a batch to the devices; return when it has arrived."""
 
-    def try_step(self, resident: Any) -> None:
+    def step(self, resident: Any) -> None:
         """Do one update with a batch that `put` returned; return when the devices are done. For `diagnose`."""
 
     @property

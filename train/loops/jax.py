@@ -341,7 +341,7 @@ class JaxBackend(Backend):
         images, labels, mask = jax.block_until_ready(jax.device_put(arrays, rows))
         return JaxBatch(images, labels, mask, [""] * len(labels_N), {}, state)
 
-    def try_step(self, resident: JaxBatch) -> None:
+    def step(self, resident: JaxBatch) -> None:
         self._apply(resident, Update(step=0, lr=0.0, positions=range(len(resident.keys))))
         jax.block_until_ready(self.values)
 

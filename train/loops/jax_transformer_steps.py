@@ -26,7 +26,7 @@ from loaders.loader import Loader
 from train.batches.masks import MaskConfig, draw_masks
 from train.batches.mixing import MixConfig, draw_mixes
 from train.checkpoints.checkpoint import named_leaves
-from train.checkpoints.jax_weights import AdamWGroups, from_torch, probe_state_from_torch, split_probe, state_from_torch
+from train.checkpoints.jax_weights import from_torch, probe_state_from_torch, split_probe, state_from_torch
 from train.loops.backend import Update
 from train.loops.jax import DATA_AXIS, Steps, normalised, on_devices, rows_on_devices, shardings_of
 from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
@@ -162,8 +162,8 @@ class TransformerSteps(Steps):
     def from_torch(self, where: str, state: Mapping[str, Any], values: Values) -> dict[str, NDArray[Any]]:
         """Return weights and moments of a checkpoint of PyTorch as arrays for `on_devices`."""
         settings = self._settings
-        groups = AdamWGroups(decay_vectors=settings.decay_vectors, layered=settings.layer_decay is not None)
-        return state_from_torch(where, state, _shapes(values.params), groups)
+        groups = {"decay_vectors": settings.decay_vectors, "layered": settings.layer_decay is not None}
+        return state_from_torch(where, state, _shapes(values.params), **groups)
 
     def _initial(self, key: jax.Array) -> Values:
         params = self._task.initial(key)

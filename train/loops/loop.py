@@ -33,7 +33,6 @@ from train.checkpoints.files import CLASSES, STATE_VERSION, State, check_state, 
 from train.loops.backend import (
     AUTOMATIC,
     Backend,
-    DeviceBatch,
     LoopConfig,
     Update,
     UpdateOverflowError,
@@ -261,7 +260,8 @@ class Training(Generic[BackendT]):
         with self.loader, contextlib.closing(self.logs):
             found = diagnose_run(
                 self.loader,
-                _DiagnosedDevice(self.backend, f"{model} on {self.backend.name}"),
+                self.backend,
+                model=model,
                 transfer_ahead=self.backend.transfer_ahead,
                 folder=self.logs.folder,
                 options=options,
@@ -308,7 +308,7 @@ class Training(Generic[BackendT]):
                         break
         return stop.asked
 
-    def _update(self, batch: DeviceBatch) -> None:
+    def _update(self, batch: Any) -> None:
         config, order, before = self.loader.config, self.loader.order, self._batch_size
         number = order.batch_at(int(batch.state["position"])) - 1
         size = self._batch_size = config.batch_size
@@ -474,31 +474,6 @@ class Training(Generic[BackendT]):
     def _epoch(self) -> float:
         order = self.loader.order
         return _rounded(order.epochs_done(order.batch_start(self.step)))
-
-
-@dataclass(frozen=True, slots=True)
-class _DiagnosedDevice:
-    """The updates of a run, as `loaders.diagnosis` measures them."""
-
-    backend: Backend
-    name: str
-
-    def put(self, images_NHWC: Any, labels_N: Any) -> Any:
-        """Copy a batch to the devices; return when it has arrived."""
-        return self.backend.put(images_NHWC, labels_N)
-
-    def step(self, resident: Any) -> None:
-        """Do one update; return when the devices are done."""
-        self.backend.try_step(resident)
-
-    @property
-    def compute_threads(self) -> int:
-        """Number of threads of an update on the cores that decode; 0 if it computes elsewhere."""
-        return self.backend.compute_threads
-
-    def use_threads(self, count: int) -> None:
-        """Change the number of threads that compute updates."""
-        self.backend.use_threads(count)
 
 
 def _rounded(value: float) -> float:

@@ -11,23 +11,21 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from dataprep.errors import UsageError
 from loaders.config import LoaderConfig
 from loaders.loader import Loader
 from loaders.torch import TorchBatch, TorchPackBatch, normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, PackMaskConfig, draw_masks, draw_pack_masks
 from train.loops.backend import skipped_images
-from train.loops.runtime import Runtime, open_autocast
+from train.loops.runtime import open_autocast
 from train.loops.torch import Task, rows_of_part
 from train.models.mae import MaskedAutoencoder, image_of, patches_of
-from train.models.packed import Packed, PackedMAE, normalize_patches
+from train.models.packed import Packed, PackedMAE
 from train.telemetry.logs import Logs
 
 NO_LABEL = -1
@@ -41,14 +39,15 @@ Takes normalised images, labels, the partners' images and labels, and global pos
 become (N, C) shares."""
 
 
+def normalised(images_NHWC: torch.Tensor) -> torch.Tensor:
+    """Return images of 0..255, NCHW, with mean 0 and standard deviation 1, by ImageNet's statistics."""
+    return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+
+
 @dataclass(kw_only=True)
 class ClassifierTask(Task):
     """Training of a classifier: cross entropy of its logits."""
 
-    model: nn.Module
-    runtime: Runtime
-    precision: str
-    accum_iter: int = 1
     label_smoothing: float = 0.0
     validation: Loader | None = None
     mix: Mix | None = None
@@ -69,7 +68,7 @@ class ClassifierTask(Task):
     def _part(self, images: torch.Tensor, labels: torch.Tensor, part: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a part's normalised images, NCHW, and labels."""
         images_NHWC, labels_N = (rows_of_part(each, part, self.accum_iter) for each in (images, labels))
-        return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD), labels_N
+        return normalised(images_NHWC), labels_N
 
     def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
         """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number; None if
@@ -102,7 +101,7 @@ class ClassifierTask(Task):
     def _judge(self, batch: TorchBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Return each image's loss, and whether its class has the largest logit."""
         with open_autocast(self.runtime.device, self.precision):
-            logits_NC = self.model(normalize(batch.images, mean=IMAGENET_MEAN, std=IMAGENET_STD)).float()
+            logits_NC = self.model(normalised(batch.images)).float()
         losses_N = F.cross_entropy(logits_NC, batch.labels, ignore_index=NO_LABEL, reduction="none")
         return losses_N, logits_NC.argmax(dim=1) == batch.labels
 
@@ -131,13 +130,7 @@ _GAP_PIXELS = 4
 
 
 def reconstruction_png(
-    model: MaskedAutoencoder,
-    images_NHWC: torch.Tensor,
-    visible_NK: torch.Tensor,
-    place_NL: torch.Tensor,
-    *,
-    mean: tuple[float, ...],
-    std: tuple[float, ...],
+    model: MaskedAutoencoder, images_NHWC: torch.Tensor, visible_NK: torch.Tensor, place_NL: torch.Tensor
 ) -> tuple[bytes, int, int]:
     """Return a PNG and its height and width.
 
@@ -146,19 +139,17 @@ def reconstruction_png(
         images_NHWC: Images, uint8.
         visible_NK: As `MaskedAutoencoder.forward` takes it.
         place_NL: As `MaskedAutoencoder.forward` takes it.
-        mean: Mean of each channel, for values of 0..1, as the model was trained with.
-        std: Standard deviation of each channel, for values of 0..1, as the model was trained with.
     """
     from PIL import Image
 
-    images_NCHW = normalize(images_NHWC, mean=mean, std=std)
+    images_NCHW = normalised(images_NHWC)
     with torch.no_grad():
         output = model(images_NCHW, visible_NK, place_NL)
-        painted_NPV = output.prediction_NPV
+        painted_NPV = output.prediction
         if model.config.norm_pix_loss:  # mean and standard deviation of a patch are not predicted
             variance, center = torch.var_mean(patches_of(images_NCHW, model.prediction_pixels), -1, keepdim=True)
             painted_NPV = painted_NPV * variance.sqrt() + center
-    scale, shift = (torch.tensor(each)[:, None, None] for each in (std, mean))
+    scale, shift = (torch.tensor(each)[:, None, None] for each in (IMAGENET_STD, IMAGENET_MEAN))
     painted = ((image_of(painted_NPV) * scale + shift) * 255).clamp(0, 255).byte()
     original = images_NHWC.permute(0, 3, 1, 2)
     grid = model.config.grid
@@ -182,12 +173,9 @@ class MAETask(Task):
     """Training of a masked autoencoder, with a picture of its predictions after each checkpoint."""
 
     model: MaskedAutoencoder
-    runtime: Runtime
     masks: MaskConfig
     loader: Loader
     seed: int
-    accum_iter: int
-    precision: str
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Yield the losses of the parts that `rows_of_part` makes."""
@@ -201,7 +189,7 @@ class MAETask(Task):
                 rows_of_part(each, part, self.accum_iter) for each in (batch.images, visible_NK, place_NL, batch.mask)
             )
             with open_autocast(self.runtime.device, self.precision):
-                loss: torch.Tensor = self.model(_normalised(images_NHWC), visible, place, mask).loss
+                loss: torch.Tensor = self.model(normalised(images_NHWC), visible, place, mask).loss
             yield loss
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:
@@ -212,9 +200,7 @@ class MAETask(Task):
         model.load_state_dict(weights)
         masks = draw_masks(self.masks, seed=self.seed, positions=range(len(self._shown)))
         visible_NK, place_NL = (torch.from_numpy(each).long() for each in (masks.visible_NK, masks.place_NL))
-        png, height, width = reconstruction_png(
-            model, self._shown, visible_NK, place_NL, mean=IMAGENET_MEAN, std=IMAGENET_STD
-        )
+        png, height, width = reconstruction_png(model, self._shown, visible_NK, place_NL)
         logs.picture(step, "reconstruction", png, height=height, width=width)
 
     @cached_property
@@ -230,10 +216,6 @@ class MAETask(Task):
         )
         with Loader(self.loader.dataset, config) as few:
             return torch.from_numpy(next(iter(few)).images.copy())
-
-
-def _normalised(images_NHWC: torch.Tensor) -> torch.Tensor:
-    return normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
 @dataclass(kw_only=True)
@@ -266,15 +248,12 @@ class PackedMAETask(Task):
     """Training of a masked autoencoder: the error of the hidden patches."""
 
     model: PackedMAE
-    runtime: Runtime
     masks: PackMaskConfig
     seed: int
-    accum_iter: int
-    precision: str
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Yield the losses of the parts that `rows_of_part` makes; masks are drawn on the host."""
-        segments_RT = packs_of(batch).segments_on_host
+        segments_RT = cast(TorchPackBatch, batch).segments_on_host
         drawn = draw_pack_masks(self.masks, seed=self.seed, positions=positions, segments_RT=segments_RT)
         masks = [
             self.runtime.put(torch.from_numpy(each)) for each in (drawn.visible_RK, drawn.is_visible_RK, drawn.place_RT)
@@ -287,20 +266,17 @@ class PackedMAETask(Task):
             yield loss
 
 
-def packs_of(batch: TorchBatch) -> TorchPackBatch:
-    """Return the batch.
-
-    Raises:
-        UsageError: It has squares.
-    """
-    if not isinstance(batch, TorchPackBatch):
-        raise UsageError("a batch of squares, expected packs; open the loader with packs")
-    return batch
-
-
 def part_of(batch: TorchBatch, part: int, parts: int) -> Packed:
     """Return the normalised tokens of a part of a batch of packs, without a copy to other devices."""
-    packs = packs_of(batch)
+    packs = cast(TorchPackBatch, batch)  # as the loader of a run with packs yields them
     fields = (packs.images, packs.segments, packs.positions, packs.grids)
     patches, segments, positions, grids = (rows_of_part(each, part, parts) for each in fields)
-    return Packed(normalize_patches(patches, mean=IMAGENET_MEAN, std=IMAGENET_STD), segments, positions, grids)
+    return Packed(normalised_patches(patches), segments, positions, grids)
+
+
+def normalised_patches(patches_RTV: torch.Tensor) -> torch.Tensor:
+    """Return patches of 0..255, uint8, with mean 0 and standard deviation 1, by ImageNet's statistics."""
+    pixels = patches_RTV.view(*patches_RTV.shape[:-1], -1, 3)
+    mean_C, std_C = (255 * torch.tensor(each, device=pixels.device) for each in (IMAGENET_MEAN, IMAGENET_STD))
+    found: torch.Tensor = (pixels - mean_C) / std_C
+    return found.flatten(-2)

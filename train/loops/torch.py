@@ -36,11 +36,16 @@ _OVERFLOW = "without overflow"
 """Part of PyTorch's error for a factor that float32 cannot hold."""
 
 
+@dataclass(kw_only=True)
 class Task(ABC):
     """Task that an entry trains: it computes the losses of a batch and the numbers of an evaluation."""
 
     model: nn.Module
     runtime: Runtime
+    precision: str = "auto"
+    """One of `train.loops.backend.PRECISIONS`."""
+    accum_iter: int = 1
+    """Number of parts of a batch over which its gradient is accumulated."""
 
     @abstractmethod
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
@@ -79,8 +84,6 @@ class TorchBackend(Backend):
     model: nn.Module
     optimizer: torch.optim.Optimizer
     task: Task
-    accum_iter: int = 1
-    """Number of parts of a batch over which its gradient is accumulated."""
     clip_grad_norm: float = 0.0
     """Largest norm of the gradient of all parameters; 0: no limit."""
     agreement_steps: int = 20
@@ -192,7 +195,7 @@ class TorchBackend(Backend):
             state={"state_version": STATE_VERSION, "position": 0, "epoch": 0, "sequence": {}},
         )
 
-    def try_step(self, resident: TorchBatch) -> None:
+    def step(self, resident: TorchBatch) -> None:
         self._apply(resident, range(len(resident.keys)))
         self.runtime.wait()
 
@@ -207,7 +210,7 @@ class TorchBackend(Backend):
         """Update the weights by a batch's gradient; return its loss without waiting for it."""
         loss = torch.zeros((), device=self.runtime.device)
         for part in self.task.parts(batch, positions):
-            share = part / self.accum_iter
+            share = part / self.task.accum_iter
             share.backward()  # type: ignore[no-untyped-call]
             loss = loss + share.detach()
         if self.clip_grad_norm:

@@ -6,18 +6,17 @@ Shapes: N images, H x W pixels, C = 3 channels.
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from dataprep.arrays import NDArray, np
-from loaders.torch import normalize
-from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
 from train.loops.runtime import Runtime, open_autocast, open_runtime
+from train.loops.tasks import normalised
 from train.models.mae import MaskedAutoencoder
 from train.models.registry import TinyCNN, create_model
 from train.optim.optimizer import open_adamw
@@ -27,14 +26,9 @@ LEARNING_RATE = 1e-4
 WEIGHT_DECAY = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """A batch that is on the device."""
-
-    images_NHWC: torch.Tensor
-    """Images, uint8, 0..255."""
-    targets: tuple[torch.Tensor, ...]
-    """Labels; for a masked autoencoder the indices of `train.batches.masks.Masks`, int32."""
+Resident: TypeAlias = tuple[torch.Tensor, *tuple[torch.Tensor, ...]]
+"""A batch on the device: images, uint8, NHWC, then the labels; for a masked autoencoder the indices of
+`train.batches.masks.Masks`, int32."""
 
 
 @dataclass(slots=True)
@@ -48,33 +42,21 @@ class Workload:
     masks: MaskConfig | None
     """Settings of a masked autoencoder's masks; None for a classifier."""
     _positions: itertools.count[int] = field(default_factory=itertools.count)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Resident:
-        """Copy a batch to the device; return when it has arrived.
-
-        Another thread may run a step meanwhile. On XLA the copy then runs during the step, and is awaited after it.
+        """Copy a batch to the device; return when it has arrived. Another thread may run a step meanwhile.
 
         Args:
             images_NHWC: Values from 0 to 255.
             labels_N: Any integers; they are taken modulo the number of classes.
         """
-        images = self.runtime.put(torch.from_numpy(images_NHWC))
-        targets = tuple(self.runtime.put(torch.from_numpy(each)) for each in self._targets(labels_N))
-        if self.runtime.name == "xla":
-            with self._lock:  # a step of another thread would launch half of the operations recorded here
-                int(images[0, 0, 0, 0])
-        elif self.runtime.name == "tpu":
-            self.runtime.wait()
-        elif self.runtime.name == "cuda":
-            torch.cuda.current_stream().synchronize()
-        return Resident(images, targets)
+        targets = [self.runtime.put(torch.from_numpy(each)) for each in self._targets(labels_N)]
+        return self.runtime.put_whole(torch.from_numpy(images_NHWC)), *targets
 
     def step(self, resident: Resident) -> None:
         """Normalise, forward, backward, AdamW; return when the device is done."""
-        with self._lock:
-            self._train(resident)
-            self.runtime.wait()
+        self._train(resident)
+        self.runtime.wait()
 
     @property
     def compute_threads(self) -> int:
@@ -87,14 +69,14 @@ class Workload:
 
     def _train(self, resident: Resident) -> None:
         stride = self.model.pixel_stride if isinstance(self.model, TinyCNN) else 1
-        images_NHWC = resident.images_NHWC[:, ::stride, ::stride]
-        images_NCHW = normalize(images_NHWC, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+        images_NHWC, *targets = resident
+        images_NCHW = normalised(images_NHWC[:, ::stride, ::stride])
         with open_autocast(self.runtime.device, "auto"):
             if isinstance(self.model, MaskedAutoencoder):
-                visible_NK, place_NL = resident.targets
+                visible_NK, place_NL = targets
                 loss = self.model(images_NCHW, visible_NK.long(), place_NL.long()).loss
             else:
-                loss = F.cross_entropy(self.model(images_NCHW).float(), resident.targets[0])
+                loss = F.cross_entropy(self.model(images_NCHW).float(), targets[0])
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()

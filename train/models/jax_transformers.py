@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +27,7 @@ from train.models.sizes import (
     TOKEN_STD,
     BlockConfig,
     MAEConfig,
+    MAEOutput,
     ViTConfig,
     sincos_positions,
 )
@@ -49,16 +50,6 @@ class Computation:
     tokens: NamedSharding | None = None
     """Sharding of the tokens between blocks, which keeps the compiler from gathering them instead of weights; None: the
     compiler chooses."""
-
-
-class MAEOutput(NamedTuple):
-    """Output of a masked autoencoder, for a training step or a picture."""
-
-    loss: jax.Array
-    """Mean squared error over hidden patches, a scalar."""
-    prediction_NPV: jax.Array
-    hidden_NP: jax.Array
-    """0 for a visible patch, 1 for a hidden one, a share for a prediction that covers both."""
 
 
 class MaskedAutoencoder(nn.Module):

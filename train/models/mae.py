@@ -10,25 +10,20 @@ P patches of the prediction's grid, each with V = its pixels x 3 values.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dataprep.errors import UsageError
-from train.models.sizes import LAYER_NORM_EPSILON, LEAST_HIDDEN, TARGET_EPSILON, TOKEN_STD, MAEConfig
+from train.models.sizes import (
+    LAYER_NORM_EPSILON,
+    LEAST_HIDDEN,
+    TARGET_EPSILON,
+    TOKEN_STD,
+    MAEConfig,
+    MAEOutput,
+    sincos_positions,
+)
 from train.models.vit import Block, PatchEmbed, init_linear
-
-
-class MAEOutput(NamedTuple):
-    """Output of a masked autoencoder, for a training step or a picture."""
-
-    loss: torch.Tensor
-    """Mean squared error over hidden patches, a scalar."""
-    prediction_NPV: torch.Tensor
-    hidden_NP: torch.Tensor
-    """0 for a visible patch, 1 for a hidden one, a share for a prediction that covers both."""
 
 
 class MaskedAutoencoder(nn.Module):
@@ -43,7 +38,7 @@ class MaskedAutoencoder(nn.Module):
         dim, decoder_dim = config.encoder.dim, config.decoder.dim
         self.patch_embed = PatchEmbed(config.patch_size, dim)
         self.cls_token = nn.Parameter(torch.empty(1, 1, dim))
-        self.register_buffer("pos_embed", sincos_positions(dim, config.grid))
+        self.register_buffer("pos_embed", torch.from_numpy(sincos_positions(dim, config.grid)))
         self.blocks = nn.ModuleList(Block(config.encoder) for _ in range(config.encoder_depth))
         self.norm = nn.LayerNorm(dim, eps=LAYER_NORM_EPSILON)
 
@@ -52,7 +47,7 @@ class MaskedAutoencoder(nn.Module):
         down, up = config.decoder_downsampling, config.decoder_downsampling // config.pred_downsampling
         self.decoder_downsample = nn.Conv2d(decoder_dim, decoder_dim, down, down) if down > 1 else None
         self.decoder_upsample = nn.ConvTranspose2d(decoder_dim, decoder_dim, up, up) if up > 1 else None
-        self.register_buffer("decoder_pos_embed", sincos_positions(decoder_dim, config.grid // down))
+        self.register_buffer("decoder_pos_embed", torch.from_numpy(sincos_positions(decoder_dim, config.grid // down)))
         self.decoder_blocks = nn.ModuleList(Block(config.decoder) for _ in range(config.decoder_depth))
         self.decoder_norm = nn.LayerNorm(decoder_dim, eps=LAYER_NORM_EPSILON)
         self.decoder_pred = nn.Linear(decoder_dim, 3 * self.prediction_pixels**2)
@@ -83,8 +78,7 @@ class MaskedAutoencoder(nn.Module):
         """
         encoded_NKD = self.encode(images_NCHW, visible_NK)
         prediction_NPV = self.decode(encoded_NKD, place_NL).float()
-        hidden_NL = (place_NL >= visible_NK.shape[1]).to(torch.float32)
-        hidden_NP = self._pooled(hidden_NL)
+        hidden_NP = self._pooled((place_NL >= visible_NK.shape[1]).to(torch.float32))
         if mask_N is not None:
             hidden_NP = hidden_NP * mask_N[:, None]
         error_NP = (prediction_NPV - self.targets(images_NCHW)).square().mean(dim=-1)
@@ -94,7 +88,7 @@ class MaskedAutoencoder(nn.Module):
     def encode(self, images_NCHW: torch.Tensor, visible_NK: torch.Tensor) -> torch.Tensor:
         """Encode the class token and visible patches: (N, 1 + K, D)."""
         tokens_NLD = self.patch_embed(images_NCHW) + self.pos_embed[:, 1:]
-        tokens_NKD = _taken(tokens_NLD, visible_NK)
+        tokens_NKD = taken(tokens_NLD, visible_NK)
         class_token = (self.cls_token + self.pos_embed[:, :1]).expand(len(tokens_NKD), -1, -1)
         x_NKD = torch.cat([class_token, tokens_NKD], dim=1)
         for block in self.blocks:
@@ -108,7 +102,7 @@ class MaskedAutoencoder(nn.Module):
         class_token, visible_NKE = x_NKE[:, :1], x_NKE[:, 1:]
         num_hidden = place_NL.shape[1] - visible_NKE.shape[1]
         hidden_NME = self.mask_token.to(x_NKE.dtype).expand(len(x_NKE), num_hidden, -1)
-        x_NLE = _taken(torch.cat([visible_NKE, hidden_NME], dim=1), place_NL)
+        x_NLE = taken(torch.cat([visible_NKE, hidden_NME], dim=1), place_NL)
         x_NLE = _on_grid(self.decoder_downsample, x_NLE)
         x_NLE = torch.cat([class_token, x_NLE], dim=1) + self.decoder_pos_embed
         for block in self.decoder_blocks:
@@ -120,10 +114,7 @@ class MaskedAutoencoder(nn.Module):
     def targets(self, images_NCHW: torch.Tensor) -> torch.Tensor:
         """Return the values that are to be predicted, (N, P, V)."""
         target_NPV = patches_of(images_NCHW, self.prediction_pixels)
-        if self.config.norm_pix_loss:
-            variance, mean = torch.var_mean(target_NPV, dim=-1, keepdim=True)
-            target_NPV = (target_NPV - mean) / (variance + TARGET_EPSILON).sqrt()
-        return target_NPV
+        return standardised(target_NPV) if self.config.norm_pix_loss else target_NPV
 
     def _pooled(self, hidden_NL: torch.Tensor) -> torch.Tensor:
         down, grid = self.config.pred_downsampling, self.config.grid
@@ -144,23 +135,13 @@ def image_of(patches_NPV: torch.Tensor) -> torch.Tensor:
     return pieces.permute(0, 5, 1, 3, 2, 4).flatten(4).flatten(2, 3)
 
 
-def sincos_positions(dim: int, grid: int) -> torch.Tensor:
-    """Return fixed position embeddings of a class token (zeros) and grid x grid patches: (1, 1 + grid^2, dim).
-
-    Columns in the first half, rows in the second; each half has sines, then cosines, of frequencies from 1 down to
-    1/10,000: Vaswani et al., "Attention is all you need", 2017, in two dimensions.
-    """
-    if dim % 4:
-        raise UsageError(f"a width of {dim} cannot hold two-dimensional positions; choose a multiple of 4")
-    frequencies = 10_000.0 ** (-torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
-    angles = torch.outer(torch.arange(grid, dtype=torch.float64), frequencies)
-    along = torch.cat([angles.sin(), angles.cos()], dim=1)  # (grid, dim / 2)
-    columns, rows = along.repeat(grid, 1), along.repeat_interleave(grid, dim=0)
-    patches = torch.cat([columns, rows], dim=1)
-    return torch.cat([torch.zeros(1, dim, dtype=torch.float64), patches]).float().unsqueeze(0)
+def standardised(patches_NPV: torch.Tensor) -> torch.Tensor:
+    """Return patches whose pixels have mean 0 and standard deviation 1."""
+    variance, mean = torch.var_mean(patches_NPV, dim=-1, keepdim=True)
+    return (patches_NPV - mean) / (variance + TARGET_EPSILON).sqrt()
 
 
-def _taken(tokens_NLD: torch.Tensor, indices_NK: torch.Tensor) -> torch.Tensor:
+def taken(tokens_NLD: torch.Tensor, indices_NK: torch.Tensor) -> torch.Tensor:
     """Return the tokens of each row at the row's indices."""
     return tokens_NLD.gather(1, indices_NK.unsqueeze(-1).expand(-1, -1, tokens_NLD.shape[-1]))
 

@@ -19,7 +19,8 @@ from torch import nn
 
 from dataprep.errors import UsageError
 from loaders.packs import Packs
-from train.models.sizes import LAYER_NORM_EPSILON, TARGET_EPSILON, TOKEN_STD, MAEConfig, PositionKind, ViTConfig
+from train.models.mae import standardised, taken
+from train.models.sizes import LAYER_NORM_EPSILON, TOKEN_STD, MAEConfig, MAEOutput, PositionKind, ViTConfig
 from train.models.vit import Block, PatchEmbed, init_linear
 
 
@@ -72,7 +73,7 @@ class FactorizedPositions(nn.Module):
         place_RT2 = packed.positions_RT2.long()
         if self.kind == "fractional":
             image_RT = (packed.segments_RT.long() - 1).clamp(min=0)
-            sides_RT2 = packed.grids_RM2.long().gather(1, image_RT.unsqueeze(-1).expand(-1, -1, 2)).clamp(min=1)
+            sides_RT2 = taken(packed.grids_RM2.long(), image_RT).clamp(min=1)
             place_RT2 = (2 * place_RT2 + 1) * self.steps // (2 * sides_RT2)
         place_RT2 = place_RT2.clamp(0, self.steps - 1)
         return F.embedding(place_RT2[..., 0], self.rows) + F.embedding(place_RT2[..., 1], self.columns)
@@ -109,18 +110,6 @@ class PackedViT(nn.Module):
         return logits
 
 
-class PackedMAEOutput(NamedTuple):
-    """Output of a masked autoencoder over packs."""
-
-    loss: torch.Tensor
-    """Mean squared error of the hidden patches, a scalar."""
-    prediction_RTV: torch.Tensor
-    hidden_RT: torch.Tensor
-    """1 if a patch was hidden, else 0."""
-    error_RT: torch.Tensor
-    """Mean squared error of each patch."""
-
-
 class PackedMAE(nn.Module):
     """A masked autoencoder over packs, without a class token and with one prediction for each patch."""
 
@@ -147,7 +136,7 @@ class PackedMAE(nn.Module):
 
     def forward(
         self, packed: Packed, visible_RK: torch.Tensor, is_visible_RK: torch.Tensor, place_RT: torch.Tensor
-    ) -> PackedMAEOutput:
+    ) -> MAEOutput:
         """Return loss and prediction.
 
         Args:
@@ -158,16 +147,15 @@ class PackedMAE(nn.Module):
         """
         encoded_RKD = self.encode(packed, visible_RK, is_visible_RK)
         prediction_RTV = self.decode(encoded_RKD, packed, place_RT).float()
-        is_hidden_RT = (place_RT >= visible_RK.shape[1]) & (packed.segments_RT > 0)
-        hidden_RT = is_hidden_RT.to(torch.float32)
+        hidden_RT = ((place_RT >= visible_RK.shape[1]) & (packed.segments_RT > 0)).to(torch.float32)
         error_RT = (prediction_RTV - self.targets(packed.patches_RTV)).square().mean(dim=-1)
         loss = (error_RT * hidden_RT).sum() / hidden_RT.sum().clamp(min=1)
-        return PackedMAEOutput(loss, prediction_RTV, hidden_RT, error_RT)
+        return MAEOutput(loss, prediction_RTV, hidden_RT)
 
     def encode(self, packed: Packed, visible_RK: torch.Tensor, is_visible_RK: torch.Tensor) -> torch.Tensor:
         """Encode the visible tokens: (R, K, D)."""
         x_RTD = embed_patches(self.patch_embed, packed.patches_RTV) + self.pos_embed(packed)
-        x_RKD = x_RTD.gather(1, visible_RK.unsqueeze(-1).expand(-1, -1, x_RTD.shape[-1]))
+        x_RKD = taken(x_RTD, visible_RK)
         segments_RK = packed.segments_RT.gather(1, visible_RK) * is_visible_RK
         mask = own_image(segments_RK)
         for block in self.blocks:
@@ -179,8 +167,7 @@ class PackedMAE(nn.Module):
         """Predict all patches: (R, T, V)."""
         x_RKE = self.decoder_embed(encoded_RKD)
         hidden_R1E = self.mask_token.to(x_RKE.dtype).expand(len(x_RKE), -1, -1)
-        index_RTE = place_RT.unsqueeze(-1).expand(-1, -1, x_RKE.shape[-1])
-        x_RTE = torch.cat([x_RKE, hidden_R1E], dim=1).gather(1, index_RTE) + self.decoder_pos_embed(packed)
+        x_RTE = taken(torch.cat([x_RKE, hidden_R1E], dim=1), place_RT) + self.decoder_pos_embed(packed)
         mask = own_image(packed.segments_RT)
         for block in self.decoder_blocks:
             x_RTE = block(x_RTE, mask)
@@ -189,10 +176,7 @@ class PackedMAE(nn.Module):
 
     def targets(self, patches_RTV: torch.Tensor) -> torch.Tensor:
         """Return the values that are to be predicted, (R, T, V)."""
-        if not self.config.norm_pix_loss:
-            return patches_RTV
-        variance, mean = torch.var_mean(patches_RTV, dim=-1, keepdim=True)
-        return (patches_RTV - mean) / (variance + TARGET_EPSILON).sqrt()
+        return standardised(patches_RTV) if self.config.norm_pix_loss else patches_RTV
 
 
 def embed_patches(embed: PatchEmbed, patches_RTV: torch.Tensor) -> torch.Tensor:
@@ -210,18 +194,3 @@ def pooled(x_RTD: torch.Tensor, segments_RT: torch.Tensor, images: int) -> torch
     numbers_M = torch.arange(1, images + 1, device=segments_RT.device, dtype=segments_RT.dtype)
     is_of_RMT = (segments_RT[:, None, :] == numbers_M[:, None]).to(x_RTD.dtype)
     return is_of_RMT @ x_RTD / is_of_RMT.sum(dim=-1, keepdim=True).clamp(min=1)
-
-
-def normalize_patches(patches_RTV: torch.Tensor, *, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
-    """Subtract the mean and divide by the standard deviation of each colour, on the device where the patches are.
-
-    Args:
-        patches_RTV: uint8, 0..255.
-        mean: Mean of each channel, for values from 0 to 1.
-        std: Standard deviation of each channel, for values from 0 to 1.
-    """
-    pixels = patches_RTV.view(*patches_RTV.shape[:-1], -1, len(mean))
-    mean_C = 255 * torch.tensor(mean, device=patches_RTV.device)
-    std_C = 255 * torch.tensor(std, device=patches_RTV.device)
-    normalized: torch.Tensor = (pixels - mean_C) / std_C
-    return normalized.flatten(-2)

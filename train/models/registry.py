@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -83,10 +82,9 @@ def create_model(name: str, *, image_size: int, **options: Any) -> nn.Module:
     """
     if name in mae_names():
         return MaskedAutoencoder(mae_config(name, image_size=image_size, **options))
-    builders: dict[str, Callable[..., nn.Module]] = {TINY_CNN: TinyCNN}
-    if name not in builders and name not in classifier_names():
+    if name != TINY_CNN and name not in classifier_names():
         raise unknown_name("model", name, model_names())
     num_classes = options.pop("num_classes", 1000)
     if options:
         raise unknown_name("option", next(iter(options)), ["num_classes"])
-    return builders[name](num_classes) if name in builders else torchvision_classifier(name, image_size, num_classes)
+    return TinyCNN(num_classes) if name == TINY_CNN else torchvision_classifier(name, image_size, num_classes)

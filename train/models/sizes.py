@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -149,6 +149,17 @@ class MAEConfig:
             )
 
 
+class MAEOutput(NamedTuple):
+    """Output of a masked autoencoder, arrays of the framework that trains."""
+
+    loss: Any
+    """Mean squared error over hidden patches, a scalar."""
+    prediction: Any
+    """Pixels of all patches, as `targets` has them."""
+    hidden: Any
+    """0 for a visible patch, 1 for a hidden one, a share for a prediction that covers both."""
+
+
 def mae_names() -> list[str]:
     """List the names of masked autoencoders."""
     return list(_MAES)
@@ -209,13 +220,15 @@ def layer_of(name: str, last: int) -> int:
     return 0 if name.startswith(("cls_token", "pos_embed", "patch_embed")) else last
 
 
-_LONGEST_PERIOD = 10_000.0
-"""Factor between the first and the last frequency: Vaswani et al., "Attention is all you need", 2017."""
-
-
 def sincos_positions(dim: int, grid: int) -> NDArray[np.float32]:
-    """Return the fixed position embeddings of `train.models.mae.sincos_positions`: (1, 1 + grid^2, dim)."""
-    frequencies = _LONGEST_PERIOD ** (-np.arange(dim // 4) / (dim // 4))
+    """Return fixed position embeddings of a class token (zeros) and grid x grid patches: (1, 1 + grid^2, dim).
+
+    Columns in the first half, rows in the second; each half has sines, then cosines, of frequencies from 1 down to
+    1/10,000: Vaswani et al., "Attention is all you need", 2017, in two dimensions.
+    """
+    if dim % 4:
+        raise UsageError(f"a width of {dim} cannot hold two-dimensional positions; choose a multiple of 4")
+    frequencies = 10_000.0 ** (-np.arange(dim // 4) / (dim // 4))
     angles = np.outer(np.arange(grid), frequencies)
     along = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
     patches = np.concatenate([np.tile(along, (grid, 1)), np.repeat(along, grid, axis=0)], axis=1)

@@ -6,8 +6,8 @@ linear probes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import overload
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import nn
@@ -72,24 +72,13 @@ class LARS(torch.optim.Optimizer):
     def __init__(self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Do one update; return the loss if a closure computes it."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():  # type: ignore[no-untyped-call]
-                loss = closure()
+    def step(self, closure: Any = None) -> Any:
+        """Do one update; there is no closure."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     self._update(parameter, parameter.grad, lr=group["lr"], weight_decay=group["weight_decay"])
-        return loss
 
     def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, *, lr: float, weight_decay: float) -> None:
         if parameter.ndim > 1:

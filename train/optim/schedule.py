@@ -58,7 +58,7 @@ class HalfCosine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Steps:
-    """A learning rate that is divided by `divisor` every `every_epochs` epochs, and constant in between."""
+    """A learning rate that rises linearly, is divided by `divisor` every `every_epochs` epochs, and else constant."""
 
     lr: float
     """Learning rate at the start."""
@@ -66,26 +66,15 @@ class Steps:
     """1 or more."""
     every_epochs: float
     """Above 0."""
-
-    def at(self, epoch: float) -> float:
-        """Return the learning rate after a number of epochs."""
-        try:
-            return float(self.lr / self.divisor ** (epoch // self.every_epochs))
-        except OverflowError:  # the divisor exceeds float's range, so the rate is 0
-            return 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WarmSteps:
-    """A learning rate that rises linearly, and then falls as in `Steps`."""
-
-    steps: Steps
-    warmup_epochs: float
+    warmup_epochs: float = 0.0
 
     def at(self, epoch: float) -> float:
         """Return the learning rate after a number of epochs."""
         risen = 1.0 if epoch >= self.warmup_epochs else epoch / self.warmup_epochs
-        return risen * self.steps.at(epoch)
+        try:
+            return float(risen * (self.lr / self.divisor ** (epoch // self.every_epochs)))
+        except OverflowError:  # the divisor exceeds float's range, so the rate is 0
+            return 0.0
 
 
 MIN_UPDATES = 20

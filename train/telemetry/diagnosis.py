@@ -19,13 +19,14 @@ RUN_S = 3.0
 
 
 def diagnose_run(
-    loader: Loader, device: Device, *, transfer_ahead: int, folder: Path | None, options: Options
+    loader: Loader, device: Device, *, model: str, transfer_ahead: int, folder: Path | None, options: Options
 ) -> Diagnosis:
     """Measure a run, print what it waits for, and write that as JSON and as a page into the folder of its logs.
 
     Args:
         loader: Loader of the run; nothing is read from it.
         device: Device that does the run's steps.
+        model: Name of the model, for the report.
         transfer_ahead: Number of batches that are sent to the device while it computes.
         folder: Folder of the run's logs; None: nothing is written.
         options: Options of the run's command, which the advice names.
@@ -46,7 +47,7 @@ def diagnose_run(
         transfer_ahead=transfer_ahead,
         options=options,
     )
-    found = diagnose(setup, device, seconds=RUN_S, progress=_say)
+    found = replace(diagnose(setup, device, seconds=RUN_S, progress=_say), device=f"{model} on {device.name}")
     _show(found)
     if folder is not None:
         _keep(found, folder)

@@ -47,7 +47,7 @@ def outputs(model: MaskedAutoencoder, size: dict) -> dict:
     with torch.no_grad():
         found = model(torch.from_numpy(images), visible, place)
         encoded = model.encode(torch.from_numpy(images), visible)
-    return {"loss": float(found.loss), "encoded": encoded.numpy(), "prediction": found.prediction_NPV.numpy()}
+    return {"loss": float(found.loss), "encoded": encoded.numpy(), "prediction": found.prediction.numpy()}
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from dataprep.errors import FormatError, UsageError
 from train.checkpoints.files import ARRAYS
 from train.checkpoints.jax_weights import (
-    AdamWGroups,
     from_torch,
+    moments_order,
     probe_state_from_torch,
     state_from_torch,
     to_torch,
@@ -86,7 +86,7 @@ def test_moments_go_to_their_weights_whatever_the_groups(params):
         for index, name in enumerate(ordered)
     }
     state = {"model": model, "optimizer": {"state": moments}}
-    found = state_from_torch("x", state, SHAPES, AdamWGroups())
+    found = state_from_torch("x", state, SHAPES)
     for name, each in params.items():
         assert np.array_equal(found[f"params/{name}"], each)
         assert np.array_equal(found[f"optimizer/mu/{name}"], each + 1)
@@ -94,7 +94,7 @@ def test_moments_go_to_their_weights_whatever_the_groups(params):
     assert found["optimizer/count"] == 7
     del moments[0]
     with pytest.raises(FormatError, match="x: moments are invalid"):
-        state_from_torch("x", state, SHAPES, AdamWGroups())
+        state_from_torch("x", state, SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_moments_go_to_their_weights_whatever_the_groups(params):
 def test_moments_of_fine_tuning_are_ordered_by_layers_and_then_by_decay(params, weight_decay, first, last):
     model = to_torch(params)
     optimizer = {"param_groups": [{"weight_decay": 0.0}, {"weight_decay": weight_decay}]}
-    found = AdamWGroups(layered=True).ordered(model, optimizer)
+    found = moments_order(model, optimizer, decay_vectors=False, layered=True)
     assert sorted(found) == sorted(model)
     assert (found[:4], found[-1]) == (first, last)
     blocks = [name.split(".")[1] for name in found if name.startswith("blocks.")]

@@ -50,7 +50,9 @@ def test_a_backend_knows_whether_its_network_is_compiled(device, is_plain_compil
     optimizer = torch.optim.SGD(model.parameters(), lr=1)
     runtime = Runtime("cpu", pin_memory=False)
     runtime.name = device
-    backend = TorchBackend(runtime=runtime, model=model, optimizer=optimizer, task=Nothing())
+    backend = TorchBackend(
+        runtime=runtime, model=model, optimizer=optimizer, task=Nothing(model=model, runtime=runtime)
+    )
     assert backend.compiles is is_plain_compiled
     model[1].compile()
     assert backend.compiles

@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 
-from dataprep.errors import UsageError
-from loaders import Packs, open_loader, open_packs
+from loaders import Packs, open_packs
 from loaders.torch import TorchBatches
 from train.batches.masks import PackMaskConfig
 from train.loops.runtime import open_runtime
-from train.loops.tasks import PackedClassifierTask, PackedMAETask, packs_of
+from train.loops.tasks import PackedClassifierTask, PackedMAETask
 from train.models.mae import MAEConfig
 from train.models.packed import PackedMAE, PackedViT
 from train.models.vit import BlockConfig, ViTConfig
@@ -60,10 +59,3 @@ def test_a_masked_autoencoders_parts_share_the_masks_of_the_batch(batch):
     task.accum_iter = 2
     parts = [part.item() for part in task.parts(batch, range(8))]
     assert min(parts) <= whole.item() <= max(parts)
-
-
-def test_squares_are_refused(dataset):
-    with open_loader(dataset, batch_size=8, image_size=16, threads=1) as loader:
-        squares = next(iter(TorchBatches(loader)))
-    with pytest.raises(UsageError, match="a batch of squares, expected packs"):
-        packs_of(squares)

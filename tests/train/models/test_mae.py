@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from train.batches.masks import MaskConfig, draw_masks
-from train.models.mae import MaskedAutoencoder, image_of, patches_of, sincos_positions
+from train.models.mae import MaskedAutoencoder, image_of, patches_of
 from train.models.registry import create_model, mae_config
+from train.models.sizes import sincos_positions
 
 
 def model_and_batch(**options):
@@ -50,8 +51,8 @@ def test_the_loss_is_the_mean_over_hidden_patches(standardised, coarse):
                     mean = target.sum() / len(target)
                     variance = ((target - mean) ** 2).sum() / (len(target) - 1)
                     target = (target - mean) / math.sqrt(variance + 1e-6)
-                error = output.prediction_NPV[sample, row * grid + column].double() - target
-                assert output.hidden_NP[sample, row * grid + column] == weight
+                error = output.prediction[sample, row * grid + column].double() - target
+                assert output.hidden[sample, row * grid + column] == weight
                 weighted += weight * float((error**2).sum()) / len(target)
                 weights += weight
     assert float(output.loss) == pytest.approx(weighted / weights, rel=1e-5)
@@ -65,7 +66,7 @@ def test_the_encoder_sees_the_visible_patches_alone():
             row, column = divmod(number, 8)
             changed[sample, :, row * 8 : row * 8 + 8, column * 8 : column * 8 + 8] = 7.0
     assert torch.equal(model.encode(images, visible), model.encode(changed, visible))
-    assert torch.equal(model(images, visible, place).prediction_NPV, model(changed, visible, place).prediction_NPV)
+    assert torch.equal(model(images, visible, place).prediction, model(changed, visible, place).prediction)
     assert not torch.equal(model.encode(images, visible), model.encode(-images, visible))
 
 
@@ -104,7 +105,7 @@ def test_patches_become_the_image_again():
 
 def test_upsampling_paints_at_the_finer_grid():
     model, images, visible, place = model_and_batch(decoder_downsampling=4, pred_downsampling=2)
-    assert model(images, visible, place).prediction_NPV.shape == (3, 16, 3 * 16**2)
+    assert model(images, visible, place).prediction.shape == (3, 16, 3 * 16**2)
 
 
 def test_weights_have_the_published_names():

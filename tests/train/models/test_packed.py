@@ -10,9 +10,11 @@ from dataprep.errors import UsageError
 from loaders import Packs
 from loaders.decode.decoders import cut_patches
 from loaders.packs import lay_out
+from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import PackMaskConfig, draw_pack_masks
+from train.loops.tasks import normalised_patches
 from train.models.mae import MAEConfig
-from train.models.packed import FactorizedPositions, Packed, PackedMAE, PackedViT, normalize_patches, pooled
+from train.models.packed import FactorizedPositions, Packed, PackedMAE, PackedViT, pooled
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
 
 PACKS = Packs(tokens=24, images=3, patch=4, min_tokens=2, max_tokens=16)
@@ -59,9 +61,8 @@ def test_a_square_image_gives_the_logits_of_the_square_network():
     patches = np.zeros((1, PACKS.tokens, PACKS.patch_bytes), np.uint8)
     cut_patches(pixels, patches, 0)
     batch = packed([[(2, 2), (0, 0), (0, 0)]])
-    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
-    batch = batch._replace(patches_RTV=normalize_patches(torch.from_numpy(patches), mean=mean, std=std))
-    image = (torch.from_numpy(pixels) / 255 - torch.tensor(mean)) / torch.tensor(std)
+    batch = batch._replace(patches_RTV=normalised_patches(torch.from_numpy(patches)))
+    image = (torch.from_numpy(pixels) / 255 - torch.tensor(IMAGENET_MEAN)) / torch.tensor(IMAGENET_STD)
     expected = square(image.permute(2, 0, 1)[None])
     assert torch.allclose(model(*batch)[0, 0], expected[0], atol=1e-5)
 
@@ -87,13 +88,13 @@ def test_the_loss_is_the_error_of_hidden_patches_and_no_hidden_pixel_is_seen():
     )
     output = model(batch, visible.long(), is_visible, place.long())
     hidden = (place == visible.shape[1]) & (batch.segments_RT > 0)
-    assert torch.equal(output.hidden_RT.bool(), hidden)
+    assert torch.equal(output.hidden.bool(), hidden)
     assert int(hidden.sum()) == 3 + 4 + 3 + 5 + 2
-    error = (output.prediction_RTV - model.targets(batch.patches_RTV)).square().mean(dim=-1)
+    error = (output.prediction - model.targets(batch.patches_RTV)).square().mean(dim=-1)
     assert torch.allclose(output.loss, error[hidden].mean())
     other = batch._replace(patches_RTV=batch.patches_RTV + hidden.unsqueeze(-1) * 3.0)
     changed = model(other, visible.long(), is_visible, place.long())
-    assert torch.allclose(changed.prediction_RTV, output.prediction_RTV, atol=1e-5)
+    assert torch.allclose(changed.prediction, output.prediction, atol=1e-5)
     output.loss.backward()
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 

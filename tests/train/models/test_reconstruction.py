@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from PIL import Image
 
-from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
 from train.loops.tasks import reconstruction_png
 from train.models.mae import MaskedAutoencoder
@@ -19,7 +18,7 @@ def test_a_row_shows_the_image_what_was_seen_what_was_painted_and_both():
     masks = draw_masks(MaskConfig(grid=4), seed=0, positions=range(2))
     visible, place = (torch.from_numpy(each).long() for each in (masks.visible_NK, masks.place_NL))
     images = torch.randint(0, 256, (2, 32, 32, 3), dtype=torch.uint8)
-    png, height, width = reconstruction_png(model, images, visible, place, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    png, height, width = reconstruction_png(model, images, visible, place)
     shown = np.asarray(Image.open(io.BytesIO(png)))
     assert shown.shape == (height, width, 3) == (2 * 36, 4 * 36, 3)
     original, seen, painted, both = (shown[:32, 36 * column : 36 * column + 32] for column in range(4))

@@ -82,16 +82,9 @@ def test_lars_continues_from_its_saved_state():
     assert all(torch.equal(*each) for each in zip(whole, resumed, strict=True))
 
 
-def test_a_closure_runs_with_gradients_enabled_and_frozen_weights_do_not_change():
+def test_weights_without_a_gradient_do_not_change():
     trained, frozen = parameters()[0], parameters()[3]
-    before = frozen.detach().clone()
-    optimizer = LARS([trained, frozen], lr=1.0)
-
-    def closure():
-        loss = (trained**2).sum()
-        loss.backward()
-        return loss.item()
-
-    assert optimizer.step(closure) == pytest.approx(parameters()[0].square().sum().item())
-    assert torch.equal(frozen, before)
+    (trained**2).sum().backward()
+    LARS([trained, frozen], lr=1.0).step()
+    assert torch.equal(frozen, parameters()[3])
     assert not torch.equal(trained, parameters()[0])

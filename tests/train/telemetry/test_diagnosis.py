@@ -14,7 +14,7 @@ from train.telemetry.diagnosis import _show, diagnose_run
 def test_diagnosing_one_of_several_hosts_is_refused(dataset):
     loader = open_data(dataset).training_loader(LoaderConfig(batch_size=8, image_size=32, world_size=2))
     with pytest.raises(UsageError, match="`diagnose` on 2 hosts: expected one; start it on one host"):
-        diagnose_run(loader, None, transfer_ahead=0, folder=None, options={})
+        diagnose_run(loader, None, model="", transfer_ahead=0, folder=None, options={})
 
 
 def test_diagnosing_a_mixture_is_refused(dataset, tmp_path):
@@ -25,7 +25,7 @@ def test_diagnosing_a_mixture_is_refused(dataset, tmp_path):
     with pytest.raises(
         UsageError, match=rf"mix.json: expected a dataset, got what looks like the file of a {expected}"
     ):
-        diagnose_run(loader, None, transfer_ahead=0, folder=None, options={})
+        diagnose_run(loader, None, model="", transfer_ahead=0, folder=None, options={})
 
 
 def test_lines_of_a_diagnosis_that_goes_to_a_pipe_are_whole(capsys, monkeypatch):
