@@ -28,9 +28,9 @@ from train import pretrain_mae, train_vit
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, draw_masks
 from train.batches.mixing import MixConfig, Mixer, draw_mixes
+from train.checkpoints.checkpoint import named_leaves
 from train.checkpoints.encoder_weights import read_weights
 from train.checkpoints.jax_weights import from_torch, to_torch
-from train.loops.jax import named_leaves
 from train.loops.jax_transformer_steps import FinetuneTask, MAETask
 from train.loops.tasks import mean_loss
 from train.models import jax_transformers, mae, vit

@@ -17,7 +17,8 @@ import jax
 
 from dataprep.errors import DataprepError
 from tests.support.training_jax import SMALL, arguments, config_of, series
-from train.loops.jax_steps import Batch, all_devices
+from train.loops.jax import Batch
+from train.loops.jax_steps import all_devices
 from train.models.jax_resnet import ARCHITECTURES, Architecture
 from train.train_resnet_jax import command, open_steps, open_training
 

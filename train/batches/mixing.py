@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -60,13 +60,13 @@ class MixConfig:
 
 
 class Mixes(NamedTuple):
-    """Shares that each image keeps of itself; the rest comes from its partner."""
+    """Shares that each image keeps of itself, arrays of any framework; the rest comes from its partner."""
 
-    share_N: NDArray[np.float32]
-    """Share of the image's own label."""
-    weight_N: NDArray[np.float32]
-    """Share of the image's own value in every pixel outside the box."""
-    box_N4: NDArray[np.int32]
+    share_N: Any
+    """Share of the image's own label, float32."""
+    weight_N: Any
+    """Share of the image's own value in every pixel outside the box, float32."""
+    box_N4: Any
     """Top, bottom, left and right, in pixels, of the box that comes from the partner; top equals bottom if there is no
     box."""
 
@@ -145,11 +145,10 @@ class Mixer:
             batch_size=self.batch_size(),
             image_size=images_NCHW.shape[-1],
         )
-        share_N, weight_N, box_N4 = (self.put(torch.from_numpy(each)) for each in mixes)
-        has_partner_N = other_labels_N >= 0  # an image whose partner could not be read is not mixed
-        share_N, weight_N = (torch.where(has_partner_N, each, 1.0) for each in (share_N, weight_N))
-        box_N4 = box_N4 * has_partner_N[:, None]
-        own_N1HW = weight_N[:, None, None, None] * ~_inside(box_N4, images_NCHW.shape[-1])
+        on_device = Mixes(*(self.put(torch.from_numpy(each)) for each in mixes))
+        at = torch.arange(images_NCHW.shape[-1], device=images_NCHW.device)
+        share_N, own_NHW = own_shares(on_device, other_labels_N >= 0, at, torch.where)
+        own_N1HW = own_NHW[:, None]
         one_hot, other_one_hot = (
             F.one_hot(each.clamp(min=0), self.num_classes).float() for each in (labels_N, other_labels_N)
         )
@@ -157,9 +156,17 @@ class Mixer:
         return own_N1HW * images_NCHW + (1 - own_N1HW) * others_NCHW, shares_NC
 
 
-def _inside(box_N4: torch.Tensor, side: int) -> torch.Tensor:
-    """Return for each pixel whether it is in its image's box: (N, 1, H, W)."""
-    at = torch.arange(side, device=box_N4.device)
-    top, bottom, left, right = (each[:, None] for each in box_N4.unbind(1))
+def own_shares(mixes: Mixes, has_partner_N: Any, at: Any, where: Callable[[Any, Any, float], Any]) -> tuple[Any, Any]:
+    """Return shares of images' own labels, (N,), and of their own values in each pixel, (N, H, W).
+
+    Args:
+        mixes: Arrays of PyTorch or of JAX, as all of these.
+        has_partner_N: False for an image whose partner could not be read; it is not mixed.
+        at: Numbers of the rows or columns of pixels, 0 to H - 1.
+        where: The framework's function of this name.
+    """
+    share_N, weight_N = (where(has_partner_N, each, 1.0) for each in (mixes.share_N, mixes.weight_N))
+    box_N4 = mixes.box_N4 * has_partner_N[:, None]
+    top, bottom, left, right = (box_N4[:, side, None] for side in range(4))
     rows_NH, columns_NW = (at >= top) & (at < bottom), (at >= left) & (at < right)
-    return (rows_NH[:, :, None] & columns_NW[:, None, :])[:, None]
+    return share_N, weight_N[:, None, None] * ~(rows_NH[:, :, None] & columns_NW[:, None, :])

@@ -3,7 +3,8 @@
 No random generator has a state: a checkpoint holds weights, statistics and moments, and the step of the last
 evaluation.
 
-Shapes: N images of this process, H x W pixels, C = 3 channels, A arrays of a state.
+Shapes: N images of this process, H x W pixels, C = 3 channels, A arrays of a state;
+B images of the global batch, K classes.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
@@ -171,20 +173,42 @@ _MOMENTS = ("momentum/", "optimizer/")
 """Prefixes of the names of arrays that belong to an optimiser."""
 
 
+class Batch(NamedTuple):
+    """Labelled images, sharded among the devices of all processes."""
+
+    images_BHWC: jax.Array
+    """Images, uint8, 0..255."""
+    labels_B: jax.Array
+    mask_B: jax.Array
+    """Whether a row holds a sample, bool."""
+
+
+def losses_of(logits_BK: jax.Array, labels_B: jax.Array) -> jax.Array:
+    """Return the cross entropy of each row; of padded rows, whose label is -1, some number."""
+    losses_B: jax.Array = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
+    return losses_B
+
+
+def judged(logits_BK: jax.Array, batch: Batch) -> dict[str, jax.Array]:
+    """Return sums over the rows that hold samples: `loss`, `correct` and `images`."""
+    return {
+        "loss": jnp.sum(losses_of(logits_BK, batch.labels_B), where=batch.mask_B),
+        "correct": jnp.sum(logits_BK.argmax(axis=-1) == batch.labels_B, where=batch.mask_B),
+        "images": jnp.sum(batch.mask_B),
+    }
+
+
 class Steps(Protocol):
     """The functions of one network and its optimiser."""
 
     update: Callable[[Any, Any, float], tuple[Any, dict[str, jax.Array]]]
     """Function of values, of what `inputs` returns and of the learning rate; it returns new values, and scalars with
     `loss` among them."""
-    evaluate: Callable[..., Mapping[str, jax.Array]]
-    """Function of values and of what `evaluated` returns: sums `loss`, `correct` and `images`."""
+    evaluate: Callable[[Any, Batch], Mapping[str, jax.Array]]
+    """Function of values and a batch: sums `loss`, `correct` and `images`."""
 
     def inputs(self, batch: JaxBatch, update: Update) -> Any:
         """Return the arguments of `update`, on the devices."""
-
-    def evaluated(self, batch: JaxBatch) -> tuple[Any, ...]:
-        """Return the arguments of `evaluate` after the values."""
 
     def on_devices(self, values: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
         """Copy the arrays of a checkpoint to the devices, as values like those that are given.
@@ -192,6 +216,7 @@ class Steps(Protocol):
         Raises:
             UsageError: They are of another model.
         """
+        return on_devices(values, arrays)
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: Any) -> dict[str, NDArray[Any]]:
         """Return the arrays of a checkpoint of PyTorch.
@@ -262,7 +287,7 @@ class JaxBackend(Backend):
         sums = dict.fromkeys(("loss", "correct", "images"), 0.0)
         with contextlib.closing(self.batches(self.validation)) as batches:
             for batch in islice(batches, self.eval_batches):
-                found = self.steps.evaluate(self.values, *self.steps.evaluated(batch))
+                found = self.steps.evaluate(self.values, Batch(batch.images, batch.labels, batch.mask))
                 sums = {name: sums[name] + float(found[name]) for name in sums}
                 if is_stopped():
                     return None

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dataprep.errors import UsageError, install_hint
 from loaders.jax import JaxBatch
 from train.loops.backend import Update
-from train.loops.jax import DATA_AXIS, Steps, normalised, on_devices
+from train.loops.jax import DATA_AXIS, Batch, Steps, judged, normalised
 from train.models.jax_resnet import ResNet
 
 _PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
@@ -35,16 +35,6 @@ class State(NamedTuple):
     params: Any
     batch_stats: Any
     optimizer: Any
-
-
-class Batch(NamedTuple):
-    """Arrays of one step, sharded among the devices of all processes."""
-
-    images_BHWC: jax.Array
-    """Images, uint8, 0..255."""
-    labels_B: jax.Array
-    mask_B: jax.Array
-    """Whether a row holds a sample, bool."""
 
 
 def join_processes() -> None:
@@ -114,12 +104,6 @@ class ResNetSteps(Steps):
     def inputs(self, batch: JaxBatch, update: Update) -> Batch:
         return Batch(batch.images, batch.labels, batch.mask)
 
-    def evaluated(self, batch: JaxBatch) -> tuple[Batch]:
-        return (Batch(batch.images, batch.labels, batch.mask),)
-
-    def on_devices(self, values: State, arrays: Mapping[str, NDArray[Any]]) -> State:
-        return on_devices(values, arrays)
-
     def from_torch(self, where: str, state: Mapping[str, Any], values: State) -> dict[str, NDArray[Any]]:
         """Refuse a checkpoint of PyTorch, whose ResNets have other weights, with a UsageError."""
         raise UsageError(f"{where}: a checkpoint of PyTorch, expected one of dataprep-train-resnet-jax")
@@ -130,7 +114,7 @@ class ResNetSteps(Steps):
             logits_BK, changed = self._model.apply(
                 variables, normalised(batch.images_BHWC), train=True, mutable=["batch_stats"]
             )
-            sums = _sums(logits_BK, batch)
+            sums = judged(logits_BK, batch)
             images = jnp.maximum(sums["images"], 1)
             loss = sums["loss"] / images
             return loss, (changed["batch_stats"], {"loss": loss, "accuracy": sums["correct"] / images})
@@ -143,15 +127,4 @@ class ResNetSteps(Steps):
     def _evaluate(self, state: State, batch: Batch) -> dict[str, jax.Array]:
         variables = {"params": state.params, "batch_stats": state.batch_stats}
         logits_BK: Any = self._model.apply(variables, normalised(batch.images_BHWC), train=False)
-        return _sums(logits_BK, batch)
-
-
-def _sums(logits_BK: jax.Array, batch: Batch) -> dict[str, jax.Array]:
-    """Sum cross entropy, right answers and images over the rows that are samples."""
-    labels_B = jnp.maximum(batch.labels_B, 0)  # padded rows have -1
-    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, labels_B)
-    return {
-        "loss": jnp.sum(losses_B, where=batch.mask_B),
-        "correct": jnp.sum(logits_BK.argmax(axis=-1) == batch.labels_B, where=batch.mask_B),
-        "images": jnp.sum(batch.mask_B),
-    }
+        return judged(logits_BK, batch)

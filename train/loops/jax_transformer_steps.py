@@ -24,11 +24,21 @@ from numpy.typing import NDArray
 from loaders.jax import JaxBatch
 from loaders.loader import Loader
 from train.batches.masks import MaskConfig, draw_masks
-from train.batches.mixing import MixConfig, draw_mixes
+from train.batches.mixing import MixConfig, Mixes, draw_mixes, own_shares
 from train.checkpoints.checkpoint import named_leaves
 from train.checkpoints.jax_weights import from_torch, probe_state_from_torch, split_probe, state_from_torch
 from train.loops.backend import Update
-from train.loops.jax import DATA_AXIS, Steps, normalised, on_devices, rows_on_devices, shardings_of
+from train.loops.jax import (
+    DATA_AXIS,
+    Batch,
+    Steps,
+    judged,
+    losses_of,
+    normalised,
+    on_devices,
+    rows_on_devices,
+    shardings_of,
+)
 from train.models.jax_transformers import MaskedAutoencoder, VisionTransformer
 from train.models.sizes import LAYER_NORM_EPSILON, layer_of
 from train.optim.optimizer import MOMENTUM, TRUST
@@ -77,8 +87,9 @@ class Task(Protocol):
             key: Key of the random numbers of this update and part.
         """
 
-    def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
-        """Return sums over a batch of an evaluation: `loss`, `correct` and `images`."""
+    def sums(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return sums over a batch of an evaluation: `loss`, `correct` and `images`; a task without labels has none."""
+        return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,7 +130,7 @@ class TransformerSteps(Steps):
         self.update = jax.jit(self._update, donate_argnums=0, out_shardings=(self._shardings, copies))
         """(Values, Inputs, lr) -> (Values, {loss}), a mean over the batch."""
         self.evaluate = jax.jit(self._evaluate, out_shardings=copies)
-        """(Values, images, labels, mask) -> {loss, correct, images}, sums over the batch."""
+        """(Values, Batch) -> {loss, correct, images}, sums over the batch."""
 
     def initial(self) -> Values:
         """Draw weights from the seed; they do not depend on the number of devices."""
@@ -143,9 +154,6 @@ class TransformerSteps(Steps):
 
     def inputs(self, batch: JaxBatch, update: Update) -> Inputs:
         return Inputs(self._task.rows(batch, update.positions, self._rows), np.uint32(update.step))
-
-    def evaluated(self, batch: JaxBatch) -> tuple[jax.Array, ...]:
-        return batch.images, batch.labels, batch.mask
 
     def on_devices(self, values: Values, arrays: Mapping[str, NDArray[Any]]) -> Values:
         """Copy arrays on the host to the devices; a state without an average starts it with its weights.
@@ -221,11 +229,8 @@ class TransformerSteps(Steps):
         (loss, gradient), _ = jax.lax.scan(add, nothing, (jnp.arange(num_parts), parts))
         return loss, gradient
 
-    def _evaluate(
-        self, values: Values, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array
-    ) -> dict[str, jax.Array]:
-        params = values.average if self._settings.ema_decay else values.params
-        return self._task.sums(params, images_BHWC, labels_B, mask_B)
+    def _evaluate(self, values: Values, batch: Batch) -> dict[str, jax.Array]:
+        return self._task.sums(values.average if self._settings.ema_decay else values.params, batch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,9 +264,6 @@ class MAETask(Task):
         loss: jax.Array = output.loss
         return loss
 
-    def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
-        return {}  # it is not evaluated
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassifierTask(Task):
@@ -274,34 +276,23 @@ class ClassifierTask(Task):
         return self.model.init(key, jnp.zeros((1, side, side, 3)))["params"]
 
     def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
-        return batch.images, batch.labels, batch.mask
+        return Batch(batch.images, batch.labels, batch.mask)
 
     def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
         images_BHWC, labels_B, mask_B = rows
         variables, rngs = {"params": params}, {"dropout": key}
         logits_BK: Any = self.model.apply(variables, normalised(images_BHWC), train=True, rngs=rngs)
-        return mean_loss(logits_BK, labels_B, mask_B)
+        return mean_loss(losses_of(logits_BK, labels_B), labels_B, mask_B)
 
-    def sums(self, params: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
-        logits_BK: Any = self.model.apply({"params": params}, normalised(images_BHWC))
-        return judged(logits_BK, labels_B, mask_B)
+    def sums(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        logits_BK: Any = self.model.apply({"params": params}, normalised(batch.images_BHWC))
+        return judged(logits_BK, batch)
 
 
-def mean_loss(logits_BK: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> jax.Array:
-    """Return the mean cross entropy of the rows that hold samples with labels."""
-    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
+def mean_loss(losses_B: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> jax.Array:
+    """Return the mean of the losses of the rows that hold samples with labels."""
     is_judged_B = mask_B & (labels_B >= 0)
     return jnp.sum(losses_B, where=is_judged_B) / jnp.maximum(is_judged_B.sum(), 1)
-
-
-def judged(logits_BK: jax.Array, labels_B: jax.Array, mask_B: jax.Array) -> dict[str, jax.Array]:
-    """Return sums over the rows that hold samples: `loss`, `correct` and `images`."""
-    losses_B = optax.softmax_cross_entropy_with_integer_labels(logits_BK, jnp.maximum(labels_B, 0))
-    return {
-        "loss": jnp.sum(losses_B, where=mask_B),
-        "correct": jnp.sum(logits_BK.argmax(axis=-1) == labels_B, where=mask_B),
-        "images": jnp.sum(mask_B),
-    }
 
 
 def _shapes(params: Any) -> dict[str, tuple[int, ...]]:
@@ -356,33 +347,22 @@ class FinetuneTask(ClassifierTask):
         images_BHWC, num_classes = normalised(images_BHWC), self.model.config.num_classes
         shares_BK = jax.nn.one_hot(labels_B, num_classes)
         if mixed:
-            partners_BHWC, partner_labels_B, share_B, weight_B, box_B4 = mixed
-            has_partner_B = partner_labels_B >= 0  # an image whose partner could not be read is not mixed
-            share_B, weight_B = (jnp.where(has_partner_B, each, 1.0) for each in (share_B, weight_B))
-            box_B4 = box_B4 * has_partner_B[:, None]
-            own_BHW1 = weight_B[:, None, None, None] * ~_inside(box_B4, images_BHWC.shape[1])
+            partners_BHWC, partner_labels_B, *mixes = mixed
+            at = jnp.arange(images_BHWC.shape[1])
+            share_B, own_BHW = own_shares(Mixes(*mixes), partner_labels_B >= 0, at, jnp.where)
+            own_BHW1 = own_BHW[..., None]
             images_BHWC = own_BHW1 * images_BHWC + (1 - own_BHW1) * normalised(partners_BHWC)
             partner_shares_BK = jax.nn.one_hot(partner_labels_B, num_classes)
             shares_BK = share_B[:, None] * shares_BK + (1 - share_B[:, None]) * partner_shares_BK
         shares_BK = (1 - self.label_smoothing) * shares_BK + self.label_smoothing / num_classes
         logits_BK: Any = self.model.apply({"params": params}, images_BHWC, train=True, rngs={"dropout": key})
-        is_judged_B = mask_B & (labels_B >= 0)
-        losses_B = optax.softmax_cross_entropy(logits_BK, shares_BK)
-        return jnp.sum(losses_B, where=is_judged_B) / jnp.maximum(is_judged_B.sum(), 1)
+        return mean_loss(optax.softmax_cross_entropy(logits_BK, shares_BK), labels_B, mask_B)
 
 
 @partial(jax.jit, static_argnames="sharding")
 def _reversed(rows: Any, *, sharding: NamedSharding) -> Any:
     """Return the global batch's rows from its end: row i is the partner of row i, on whichever device that is."""
     return jax.tree.map(lambda each: jax.lax.with_sharding_constraint(each[::-1], sharding), rows)
-
-
-def _inside(box_B4: jax.Array, side: int) -> jax.Array:
-    """Return for each pixel whether it is in its image's box: (B, H, W, 1)."""
-    at = jnp.arange(side)
-    top, bottom, left, right = (box_B4[:, each, None] for each in range(4))
-    rows_BH, columns_BW = (at >= top) & (at < bottom), (at >= left) & (at < right)
-    return (rows_BH[:, :, None] & columns_BW[:, None, :])[..., None]
 
 
 class ProbeValues(NamedTuple):
@@ -403,9 +383,8 @@ class ProbeSteps(TransformerSteps):
     def with_weights(self, where: str, values: Any, tensors: Mapping[str, NDArray[Any]]) -> Any:
         """Return values with other weights and statistics, by the names of PyTorch's probe."""
         weights, statistics = split_probe(tensors)
-        shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(values.params)}
         return values._replace(
-            params=on_devices(values.params, from_torch(where, weights, shapes)),
+            params=on_devices(values.params, from_torch(where, weights, _shapes(values.params))),
             statistics=on_devices(values.statistics, statistics),
         )
 
@@ -413,8 +392,7 @@ class ProbeSteps(TransformerSteps):
         return on_devices(values, arrays)
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: Any) -> dict[str, NDArray[Any]]:
-        shapes = {name: tuple(leaf.shape) for name, leaf in named_leaves(values.params)}
-        return probe_state_from_torch(where, state, shapes)
+        return probe_state_from_torch(where, state, _shapes(values.params))
 
     def _initial(self, key: jax.Array) -> Any:
         params = self._task.initial(key)
@@ -456,7 +434,7 @@ class ProbeSteps(TransformerSteps):
             normed_BD = (features_BD - mean_D) * jax.lax.rsqrt(variance_D + LAYER_NORM_EPSILON)
 
             def loss_of(head: Any) -> jax.Array:
-                return mean_loss(self._logits(head, normed_BD), part[1], part[2])
+                return mean_loss(losses_of(self._logits(head, normed_BD), part[1]), part[1], part[2])
 
             found = jax.value_and_grad(loss_of)(head)
             added = jax.tree.map(lambda old, new: old + new / num_parts, (loss, gradient), found)
@@ -466,13 +444,11 @@ class ProbeSteps(TransformerSteps):
         (loss, gradient, statistics), _ = jax.lax.scan(add, nothing, parts)
         return loss, gradient, statistics
 
-    def _evaluate(
-        self, values: Any, images_BHWC: jax.Array, labels_B: jax.Array, mask_B: jax.Array
-    ) -> dict[str, jax.Array]:
+    def _evaluate(self, values: Any, batch: Batch) -> dict[str, jax.Array]:
         statistics = values.statistics
         scale_D = jax.lax.rsqrt(statistics["running_var"] + LAYER_NORM_EPSILON)
-        normed_BD = (self._features(values.params, images_BHWC) - statistics["running_mean"]) * scale_D
-        return judged(self._logits(values.params["head"], normed_BD), labels_B, mask_B)
+        normed_BD = (self._features(values.params, batch.images_BHWC) - statistics["running_mean"]) * scale_D
+        return judged(self._logits(values.params["head"], normed_BD), batch)
 
     def _features(self, params: Any, images_BHWC: jax.Array) -> jax.Array:
         features_BD: Any = self._task.model.apply({"params": params}, normalised(images_BHWC), head=False)

@@ -6,7 +6,8 @@ import pytest
 from jax.sharding import AbstractMesh
 
 from dataprep.errors import UsageError
-from train.loops.jax import check_shapes, named_leaves, shardings_of
+from train.checkpoints.checkpoint import named_leaves
+from train.loops.jax import check_shapes, shardings_of
 
 SHAPES = {
     "params": {
