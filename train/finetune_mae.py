@@ -30,7 +30,7 @@ from loaders.loader import Loader
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, UNCROPPED_SIDE, Data, classes_of
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import NUMPY
-from train.flags.jax import JaxDevices, JaxRun, ShardingOptions, join_jax, open_jax_devices
+from train.flags.jax import ShardingOptions, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     MODEL,
@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from train.loops.jax import JaxBackend
-    from train.loops.jax_transformer_steps import ClassifierTask as JaxTask
 
 
 class BestAccuracy:
@@ -471,50 +470,38 @@ def open_training(flags: FinetuneMAE) -> Training[Any]:
 def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBackend]:
     devices = open_jax_devices(flags.tensor_parallel)
 
-    from train.loops.jax_transformer_steps import Settings
+    from train.loops.jax_transformer_steps import FinetuneTask, Settings
+    from train.models.jax_transformers import VisionTransformer
 
     data = flags.open_data()
     lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, devices)
     model = _open_model(flags, weights, classes_of(data, flags.nb_classes))
     loader, validation = _open_loaders(flags, data, devices)
-    training = JaxRun(
-        flags=flags,
-        devices=devices,
-        is_probe=flags.linear_probe,
-        task=_jax_task(flags, model, devices),
-        tensors={name: each.numpy() for name, each in model.state_dict().items()},
-        settings=Settings(
+    training = flags.jax_training(
+        devices,
+        FinetuneTask(
+            model=VisionTransformer(model.config, flags.computation(devices, flags.precision, remat=flags.grad_ckpt)),
+            seed=flags.seed,
+            mix=flags.mix_config(),
+            label_smoothing=flags.smoothing,
+        ),
+        Settings(
             weight_decay=flags.weight_decay,
             betas=FINETUNE_BETAS,
             layer_decay=flags.layer_decay,
             clip_grad_norm=flags.clip_grad,
-            accum_iter=flags.accum_iter,
-            ema_decay=flags.ema_decay,
             fsdp=flags.fsdp,
-            seed=flags.seed,
         ),
         schedule=flags.schedule(),
         lr_shares=lr_shares,
         loader=loader,
         validation=validation,
-    ).open()
+        is_probe=flags.linear_probe,
+        tensors={name: each.numpy() for name, each in model.state_dict().items()},
+    )
     training.backend.judge = BestAccuracy(training.logs).judge
     _tell_first_weights(flags, weights, model, training.logs)
     return training
-
-
-def _jax_task(flags: FinetuneMAE, model: VisionTransformer, devices: JaxDevices) -> JaxTask:
-    """Return the JAX fine-tuning task, whose network matches the PyTorch model."""
-    from train.loops.jax_transformer_steps import FinetuneTask as JaxFinetuneTask
-    from train.models.jax_transformers import VisionTransformer as JaxVisionTransformer
-
-    computation = flags.computation(devices, flags.precision, remat=flags.grad_ckpt)
-    return JaxFinetuneTask(
-        model=JaxVisionTransformer(model.config, computation),
-        seed=flags.seed,
-        mix=flags.mix_config(),
-        label_smoothing=flags.smoothing,
-    )
 
 
 def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBackend]:
@@ -547,11 +534,15 @@ def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBa
         best=BestAccuracy(logs),
     )
     optimizer = _open_optimizer(model, flags, schedule.lr)
-    training = flags.torch_training(
-        task, optimizer, schedule=schedule, loader=loader, logs=logs, clip_grad_norm=flags.clip_grad
+    return flags.torch_training(
+        task,
+        optimizer,
+        schedule=schedule,
+        lr_shares=lr_shares,
+        loader=loader,
+        logs=logs,
+        clip_grad_norm=flags.clip_grad,
     )
-    training.lr_shares = lr_shares
-    return training
 
 
 def _open_loaders(flags: FinetuneMAE, data: Data, devices: Devices) -> tuple[Loader, Loader | None]:

@@ -16,7 +16,7 @@ from loaders.loader import Loader
 from loaders.packs import Packs
 from train.batches.data import Data
 from train.batches.masks import MaskConfig, PackMaskConfig
-from train.flags.jax import JaxRun, ShardingOptions, join_jax, open_jax_devices
+from train.flags.jax import ShardingOptions, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_UNSET,
@@ -118,27 +118,16 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
     data = flags.open_data()
     lr_shares, flags = flags.lr_shares, flags.fitted_to(data.epoch_images, devices)
     loader = _open_loader(flags, data, devices, None)
-    return JaxRun(
-        flags=flags,
-        devices=devices,
-        task=MAETask(
-            model=MaskedAutoencoder(config, flags.computation(devices, flags.precision, remat=flags.grad_ckpt)),
-            masks=_masks(flags, config),
-            loader=loader,
-            seed=flags.seed,
-        ),
-        settings=Settings(
-            weight_decay=flags.weight_decay,
-            betas=BETAS,
-            accum_iter=flags.accum_iter,
-            ema_decay=flags.ema_decay,
-            fsdp=flags.fsdp,
-            seed=flags.seed,
-        ),
+    computation = flags.computation(devices, flags.precision, remat=flags.grad_ckpt)
+    model = MaskedAutoencoder(config, computation)
+    return flags.jax_training(
+        devices,
+        MAETask(model=model, masks=_masks(flags, config), loader=loader, seed=flags.seed),
+        Settings(weight_decay=flags.weight_decay, betas=BETAS, fsdp=flags.fsdp),
         schedule=flags.schedule(),
         lr_shares=lr_shares,
         loader=loader,
-    ).open()
+    )
 
 
 def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]:
@@ -156,15 +145,11 @@ def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]
     schedule = flags.schedule()
     loader = _open_loader(flags, data, runtime, packs)
     torch.manual_seed(flags.seed)
-    task = (
-        _squares_task(flags, config, runtime, loader) if packs is None else _packs_task(flags, config, runtime, packs)
-    )
+    task = _torch_task(flags, config, runtime, loader, packs)
     if flags.compile:
         compile_network(task.model, runtime.device)
     optimizer = open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS)
-    training = flags.torch_training(task, optimizer, schedule=schedule, loader=loader)
-    training.lr_shares = lr_shares
-    return training
+    return flags.torch_training(task, optimizer, schedule=schedule, lr_shares=lr_shares, loader=loader)
 
 
 def _open_loader(flags: PretrainMAE, data: Data, devices: Devices, packs: Packs | None) -> Loader:
@@ -181,33 +166,20 @@ def _masks(flags: PretrainMAE, config: MAEConfig) -> MaskConfig:
     return MaskConfig(grid=config.grid, ratio=flags.mask_ratio, unit=flags.mask_downsampling)
 
 
-def _squares_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, loader: Loader) -> MAETask:
-    from train.loops.tasks import MAETask
+def _torch_task(
+    flags: PretrainMAE, config: MAEConfig, runtime: Runtime, loader: Loader, packs: Packs | None
+) -> MAETask | PackedMAETask:
+    from train.loops.tasks import MAETask, PackedMAETask
     from train.models.mae import MaskedAutoencoder
-
-    return MAETask(
-        model=MaskedAutoencoder(config).to(runtime.device),
-        runtime=runtime,
-        masks=_masks(flags, config),
-        loader=loader,
-        seed=flags.seed,
-        accum_iter=flags.accum_iter,
-        precision=flags.precision,
-    )
-
-
-def _packs_task(flags: PretrainMAE, config: MAEConfig, runtime: Runtime, packs: Packs) -> PackedMAETask:
-    from train.loops.tasks import PackedMAETask
     from train.models.packed import PackedMAE
 
-    return PackedMAETask(
-        model=PackedMAE(config, packs, flags.pack_positions).to(runtime.device),
-        runtime=runtime,
-        masks=PackMaskConfig(packs=packs, ratio=flags.mask_ratio),
-        seed=flags.seed,
-        accum_iter=flags.accum_iter,
-        precision=flags.precision,
-    )
+    shared: dict[str, Any] = {"runtime": runtime, "precision": flags.precision, "accum_iter": flags.accum_iter}
+    shared["seed"] = flags.seed
+    if packs is None:
+        squares = MaskedAutoencoder(config).to(runtime.device)
+        return MAETask(model=squares, masks=_masks(flags, config), loader=loader, **shared)
+    model = PackedMAE(config, packs, flags.pack_positions).to(runtime.device)
+    return PackedMAETask(model=model, masks=PackMaskConfig(packs=packs, ratio=flags.mask_ratio), **shared)
 
 
 def train(flags: PretrainMAE) -> int:

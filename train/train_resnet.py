@@ -253,9 +253,7 @@ def open_training(flags: TrainResNet) -> Training[TorchBackend]:
         logs=logs,
         shows_metrics=flags.metrics_debug,
     )
-    training = flags.torch_training(task, optimizer, schedule=schedule, loader=loader, logs=logs)
-    training.lr_shares = lr_shares
-    return training
+    return flags.torch_training(task, optimizer, schedule=schedule, lr_shares=lr_shares, loader=loader, logs=logs)
 
 
 def _open_loaders(flags: TrainResNet, data: Data, runtime: Runtime) -> tuple[Loader, Loader | None]:

@@ -23,7 +23,7 @@ from dataprep.messages import human_bytes
 from loaders.loader import Loader
 from loaders.order import Order
 from train.batches.data import CLASSES, classes_of
-from train.flags.jax import JaxOptions, JaxRun, join_jax, open_jax_devices
+from train.flags.jax import JaxOptions, join_jax, open_jax_devices
 from train.flags.options import (
     COUNT,
     COUNT_OR_NONE,
@@ -273,25 +273,21 @@ def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
 
     lr_shares, (flags, loader, validation) = flags.lr_shares, _open_loaders(flags, devices)
     computation = flags.computation(devices, flags.precision, remat=not flags.no_grad_ckpt)
-    return JaxRun(
-        flags=flags,
-        devices=devices,
-        task=ClassifierTask(model=VisionTransformer(flags.model_config(), computation)),
-        settings=Settings(
+    return flags.jax_training(
+        devices,
+        ClassifierTask(model=VisionTransformer(flags.model_config(), computation)),
+        Settings(
             weight_decay=flags.weight_decay,
             betas=BETAS,
             decay_vectors=True,
             clip_grad_norm=flags.clip_grad_norm,
-            accum_iter=flags.accum_iter,
-            ema_decay=flags.ema_decay,
             fsdp=not flags.run_without_fsdp,
-            seed=flags.seed,
         ),
         schedule=flags.schedule(loader.order),
         lr_shares=lr_shares,
         loader=loader,
         validation=validation,
-    ).open()
+    )
 
 
 def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
@@ -313,11 +309,9 @@ def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     task = (PackedClassifierTask if flags.pack_tokens else ClassifierTask)(
         model=model, runtime=runtime, precision=flags.precision, accum_iter=flags.accum_iter, validation=validation
     )
-    training = flags.torch_training(
-        task, optimizer, schedule=schedule, loader=loader, clip_grad_norm=flags.clip_grad_norm
+    return flags.torch_training(
+        task, optimizer, schedule=schedule, lr_shares=lr_shares, loader=loader, clip_grad_norm=flags.clip_grad_norm
     )
-    training.lr_shares = lr_shares
-    return training
 
 
 def _open_model(flags: TrainViT, runtime: Runtime) -> torch.nn.Module:

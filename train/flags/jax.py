@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from dataprep.arguments import request
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from train.loops.jax import JaxBackend
-    from train.loops.jax_transformer_steps import Settings, Task, TransformerSteps
+    from train.loops.jax_transformer_steps import Settings, Task
     from train.loops.loop import Training
     from train.models.jax_transformers import Computation
 
@@ -96,6 +96,62 @@ class JaxOptions(RunOptions):
             dtype="bfloat16" if is_half else "float32", remat=remat, scan=not self.no_scan, tokens=tokens
         )
 
+    def jax_training(
+        self,
+        devices: JaxDevices,
+        task: Task,
+        settings: Settings,
+        *,
+        schedule: Schedule,
+        lr_shares: Mapping[int, float],
+        loader: Loader,
+        validation: Loader | None = None,
+        is_probe: bool = False,
+        tensors: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Training[JaxBackend]:
+        """Make a run in JAX, with its weights on the devices.
+
+        Args:
+            settings: Settings of the updates, without those that these options have.
+            schedule: Learning rate.
+            lr_shares: As `Training.lr_shares`.
+            is_probe: Whether only the head is trained.
+            tensors: Initial weights under PyTorch's names, in its layouts; None: they are drawn from the seed.
+        """
+        from train.loops.jax import JaxBackend
+        from train.loops.jax_transformer_steps import ProbeSteps, TransformerSteps
+        from train.loops.loop import Training
+
+        own = replace(settings, accum_iter=self.accum_iter, ema_decay=self.ema_decay, seed=self.seed)
+        steps = (ProbeSteps if is_probe else TransformerSteps)(task, devices.mesh, own)
+        values = steps.initial()
+        if tensors is not None:
+            values = steps.with_weights("first weights", values, tensors)
+        saves_parts = self.orbax or (settings.fsdp and devices.world_size > 1)
+        checkpoints: CheckpointFolder | None = None
+        if self.output_dir and saves_parts:
+            like = dict(named_leaves(values))
+            checkpoints = OrbaxFolder(self.output_dir, keep=self.keep_checkpoints, like=like)
+        elif self.output_dir:
+            checkpoints = CheckpointFolder(self.output_dir, keep=self.keep_checkpoints, codec=NUMPY)
+        return Training(
+            config=self.loop_config(),
+            backend=JaxBackend(
+                mesh=devices.mesh,
+                steps=steps,
+                values=values,
+                validation=validation,
+                saves_parts=saves_parts,
+                agreement_steps=self.log_interval_steps,
+            ),
+            schedule=schedule,
+            lr_shares=lr_shares,
+            loader=loader,
+            logs=self.open_logs(devices),
+            checkpoints=checkpoints,
+            description=asdict(self),
+        )
+
 
 @request
 class ShardingOptions(JaxOptions):
@@ -153,71 +209,3 @@ def open_jax_devices(tensor_parallel: int) -> JaxDevices:
     from train.loops.jax import open_mesh
 
     return JaxDevices(open_mesh(tensor_parallel), *host_rank())
-
-
-@dataclass(frozen=True, kw_only=True)
-class JaxRun:
-    """Parts of a run in JAX that an entry's flags decide."""
-
-    flags: JaxOptions
-    devices: JaxDevices
-    task: Task
-    settings: Settings
-    schedule: Schedule
-    lr_shares: Mapping[int, float]
-    """As `Training.lr_shares`."""
-    loader: Loader
-    validation: Loader | None = None
-    is_probe: bool = False
-    """Whether only the head is trained."""
-    tensors: Mapping[str, NDArray[Any]] | None = None
-    """Initial weights under PyTorch's names, in its layouts; None: they are drawn from the seed."""
-
-    def open(self) -> Training[JaxBackend]:
-        """Put the weights on the devices; nothing is trained yet."""
-        from train.loops.jax import JaxBackend
-        from train.loops.loop import Training
-
-        flags, steps = self.flags, self._open_steps()
-        values = steps.initial()
-        if self.tensors is not None:
-            values = steps.with_weights("first weights", values, self.tensors)
-        return Training(
-            config=flags.loop_config(),
-            backend=JaxBackend(
-                mesh=self.devices.mesh,
-                steps=steps,
-                values=values,
-                validation=self.validation,
-                saves_parts=self._saves_parts,
-                agreement_steps=flags.log_interval_steps,
-            ),
-            schedule=self.schedule,
-            lr_shares=self.lr_shares,
-            loader=self.loader,
-            logs=flags.open_logs(self.devices),
-            checkpoints=self._open_checkpoints(values),
-            description=asdict(flags),
-        )
-
-    def _open_steps(self) -> TransformerSteps:
-        from train.loops.jax_transformer_steps import TransformerSteps
-
-        kind = TransformerSteps
-        if self.is_probe:
-            from train.loops.jax_transformer_steps import ProbeSteps
-
-            kind = ProbeSteps
-        return kind(self.task, self.devices.mesh, self.settings)
-
-    @property
-    def _saves_parts(self) -> bool:
-        return self.flags.orbax or (self.settings.fsdp and self.devices.world_size > 1)
-
-    def _open_checkpoints(self, values: Any) -> CheckpointFolder | None:
-        flags = self.flags
-        if not flags.output_dir:
-            return None
-        if not self._saves_parts:
-            return CheckpointFolder(flags.output_dir, keep=flags.keep_checkpoints, codec=NUMPY)
-        return OrbaxFolder(flags.output_dir, keep=flags.keep_checkpoints, like=dict(named_leaves(values)))

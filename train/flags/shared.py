@@ -37,7 +37,7 @@ from train.flags.options import (
 from train.loops.backend import AUTOMATIC, PRECISIONS, Devices, LoopConfig
 from train.loops.backend import DEVICES as DEVICE_NAMES
 from train.models.sizes import PositionKind
-from train.optim.schedule import HalfCosine, Schedule, fitted_batch, fitted_warmup, parse_ramp, scaled_lr
+from train.optim.schedule import BatchRamp, HalfCosine, Schedule, fitted_batch, fitted_warmup, parse_ramp, scaled_lr
 from train.telemetry.logs import Logs, parse_steps
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class RunOptions(Request):
         super().__post_init__()
         if not self.data_path:
             raise UsageError("`data_path` is empty; give a dataset or an image folder")
-        parse_ramp(self.batch_ramp)
+        parse_ramp(self.batch_ramp)  # refuses another form
         if self.use_xla and self.device not in (None, "xla"):
             raise UsageError(f"`use_xla` and `device` {self.device}; give one of them")
         if self.init and self.resume not in ("", AUTOMATIC):
@@ -239,10 +239,14 @@ class RunOptions(Request):
         return 1
 
     @property
+    def ramp(self) -> BatchRamp | None:
+        """Batches that grow; None if all have one size."""
+        return parse_ramp(self.batch_ramp)
+
+    @property
     def first_batch(self) -> int:
         """Images of the first update of a ramp; 0 without one. What shares it shares all batches of the ramp."""
-        ramp = parse_ramp(self.batch_ramp)
-        return 0 if ramp is None else ramp.sizes[0]
+        return self.ramp.sizes[0] if self.ramp else 0
 
     def ramped_batch(self, devices: Devices) -> int:
         """Return the images of an update after the ramp; 0 without one.
@@ -250,23 +254,21 @@ class RunOptions(Request):
         Raises:
             UsageError: A batch size is given as well, or devices and parts cannot share the first batch.
         """
-        ramp = parse_ramp(self.batch_ramp)
-        if ramp is None:
+        if self.ramp is None:
             return 0
-        ramp.check_alone(self)
-        check_shares(ramp.sizes[0], devices, self.accum_iter, name="batch_ramp")
-        return ramp.last
+        self.ramp.check_alone(self)
+        check_shares(self.first_batch, devices, self.accum_iter, name="batch_ramp")
+        return self.ramp.last
 
     def batch_sizes(self, epoch_images: int, epochs: int) -> tuple[tuple[int, int], ...]:
         """Return position and size of the batches of a ramp, as `BatchRamp.starts` does; () without one."""
-        ramp = parse_ramp(self.batch_ramp)
-        return () if ramp is None else ramp.starts(epoch_images, epochs)
+        return self.ramp.starts(epoch_images, epochs) if self.ramp else ()
 
     @property
     def lr_shares(self) -> Mapping[int, float]:
         """Learning rate with each batch of a ramp as a share of the last one's; empty if the rate is given."""
-        ramp = parse_ramp(self.batch_ramp)
-        return {} if ramp is None or getattr(self, "lr", None) is not None else ramp.shares(self.default_lr)
+        is_given = getattr(self, "lr", None) is not None
+        return self.ramp.shares(self.default_lr) if self.ramp and not is_given else {}
 
     def default_lr(self, batch: int) -> float:
         """Return the peak of the learning rate with a batch, if it is not given."""
@@ -316,6 +318,7 @@ class RunOptions(Request):
         optimizer: Optimizer,
         *,
         schedule: Schedule,
+        lr_shares: Mapping[int, float],
         loader: Loader,
         logs: Logs | None = None,
         clip_grad_norm: float = 0.0,
@@ -326,6 +329,7 @@ class RunOptions(Request):
             task: Task with the model to train.
             optimizer: Optimiser of its model.
             schedule: Learning rate.
+            lr_shares: As `Training.lr_shares`.
             logs: Logs of the run; None to open them.
             clip_grad_norm: Largest norm of the gradient of all parameters; 0: no limit.
         """
@@ -343,6 +347,7 @@ class RunOptions(Request):
                 agreement_steps=self.log_interval_steps,
             ),
             schedule=schedule,
+            lr_shares=lr_shares,
             loader=loader,
             logs=logs or self.open_logs(task.runtime),
             checkpoints=self.open_checkpoints(task.runtime),
