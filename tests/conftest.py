@@ -65,7 +65,7 @@ LONG = (
     "tests/dataprep/builder/test_pool.py",
     "tests/test_readme.py",
     "tests/train/test_train_resnet.py",
-    "tests/train/test_seed_commands.py",
+    "tests/train/test_seed_flags.py",
     "tests/test_overwriting.py",
 )
 """Files of the longest tests: they come first, so that no worker is left alone with one at the end."""

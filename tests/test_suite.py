@@ -145,7 +145,7 @@ def test_what_make_test_leaves_out_exists():
     [
         (["docs/loading.md"], ["tests/test_agents.py"], ["tests/train"]),
         (["train/optim/lars.py"], ["tests/train"], ["tests/pipelines"]),
-        (["tests/train/loops/test_mae.py"], ["tests/train"], ["tests/pipelines"]),
+        (["tests/train/loops/test_tasks.py"], ["tests/train"], ["tests/pipelines"]),
         (["pipelines/local.py", "README.md"], ["tests/pipelines"], ["tests/train"]),
         (["setup.cfg"], ["tests/pipelines", "tests/train", "tests/benchmarks"], []),
     ],
@@ -157,7 +157,7 @@ def test_a_change_runs_what_it_touches(changed, runs, not_run):
 
 
 def test_the_longest_row_decides_what_make_test_leaves_out():
-    assert is_full("tests/train/loops/test_mae.py")
+    assert is_full("tests/train/loops/test_tasks.py")
     assert not is_full("tests/train/test_train_resnet.py")  # one of its tests runs
     assert is_full("tests/train/test_train_resnet.py::test_every_flag_has_a_test")
     assert not any(is_full(row) for row, touched_by in FULL.items() if touched_by == KEPT)

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from html import unescape
@@ -104,7 +105,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
 
     monkeypatch.setattr(MAETask, "parts", poisoned)
     with pytest.raises(DataprepError, match=r"step 4: the loss is inf.* of 8 samples the first are \w+"):
-        pretrain(output_dir=str(tmp_path), log_interval_steps=2, ckpt_interval_steps=1)
+        pretrain(output_dir=str(tmp_path), log_interval_steps=100, ckpt_interval_steps=1)
     report = json.loads((tmp_path / "not-finite-000000004.json").read_text())
     assert len(set(report["keys"])) == 8
     assert not list(tmp_path.glob("checkpoint-000000004-*"))
@@ -286,11 +287,14 @@ def test_images_that_cannot_be_read_are_skipped_and_counted(photographs, tmp_pat
     assert last["skipped"] == 2
 
 
-def test_a_checkpoint_given_by_its_path_is_resumed(pretrain, tmp_path, capsys):
-    pretrain(output_dir=str(tmp_path / "first"), max_steps=2)
-    (path,) = (tmp_path / "first").glob("checkpoint-*.pth")
-    pretrain(output_dir=str(tmp_path / "second"), max_steps=3, resume=str(path), weight_decay=0.1)
-    errors = capsys.readouterr().err
-    assert f"resumed after step 2, from {path}" in errors
-    assert "note: --weight-decay was 0.05, is now 0.1" in errors
-    assert torch.load(path, weights_only=True)["step"] == 2
+SCRIPT = Path(__file__).parents[2] / "scripts/demo.sh"
+
+
+def test_the_demo_reads_the_log_of_a_training(pretrain, tmp_path):
+    assert pretrain(output_dir=str(tmp_path)) == 0
+    (program,) = re.findall(r"<<'END'\n(import json.*?)\nEND\n", SCRIPT.read_text(), re.DOTALL)
+    words = [sys.executable, "-", str(tmp_path / "log.txt")]
+    done = subprocess.run(words, input=program, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = r"loss from \d\.\d\d to \d\.\d\d in \d+ steps; \d+ images/s; \d+\.\d % of the time waited for input\n"
+    assert re.fullmatch(shown, done.stdout)

@@ -3,15 +3,25 @@
 That what is taken changes something, the tests of each entry's flags show.
 """
 
-from collections.abc import Callable
+import json
+import os
+import shlex
+import shutil
+import string
+import sys
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import click
 import pytest
 
-from train import finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
-from train.finetune_mae import recipe_flags
+from dataprep.demo.make import write_demo
+from tests.support.finished import build_here
+from tests.support.markdown import blocks, commands
+from tests.support.training import start
+from tests.support.words import replaced
+from train import pretrain_mae, train_resnet, train_resnet_jax, train_vit
 from train.loops.runtime import open_runtime
 from train.train_resnet_jax import REFUSED as REFUSED_KEYS
 from train.train_resnet_jax import config_of
@@ -183,32 +193,79 @@ def test_the_resnet_in_jax_has_workdir_config_and_debug():
     assert {"--workdir", "--config", "--debug"} <= options(train_resnet_jax.command).keys()
 
 
-OPENED: dict[str, tuple[ModuleType, Callable[..., Any], dict[str, Any]]] = {
-    "pretrain_mae": (
-        pretrain_mae,
-        pretrain_mae.PretrainMAE,
-        {"model": "mae_vit_micro_patch8", "input_size": 32, "batch_size": 8, "warmup_epochs": 0},
-    ),
-    "finetune_mae": (
-        finetune_mae,
-        recipe_flags,
-        {"model": "vit_micro_patch8", "input_size": 32, "batch_size": 8, "num_workers": 0},
-    ),
-    "train_vit": (
-        train_vit,
-        train_vit.TrainViT,
-        {"image_size": 16, "patch_size": 8, "embed_dim": 32, "num_heads": 2, "batch_size": 8, "warmup_steps": 0},
-    ),
-    "train_resnet": (train_resnet, train_resnet.TrainResNet, {"model": "tiny_cnn", "image_size": 32, "batch_size": 8}),
+DOCUMENT = "docs/training.md"
+ENTRIES = {"dataprep-pretrain-mae": pretrain_mae.command, "dataprep-train-resnet": train_resnet.command}
+KINDS = ("tfrecord", "imagefolder", "shards")
+SIZES = {
+    "dataprep-pretrain-mae": "--model mae_vit_micro_patch8 --input-size 32 --effective-batch-size 8 --epochs 1 "
+    "--warmup-epochs 0 --num-workers 2",
+    "dataprep-train-resnet": "--model tiny_cnn --image-size 32 --batch-size 8 --test-set-batch-size 8 --num-epochs 1 "
+    "--log-steps 1 --num-workers 2",
 }
-"""Entries with flags that make them small."""
+"""What is said in place of what the document says."""
+VARIABLES = {"SAVE_DIR": "out", "LOGDIR": "out", "NUM_EPOCHS": "2", "BATCH_SIZE": "256", "NUM_WORKERS": "8"} | {
+    "TEST_BATCH_SIZE": "64"
+}
 
 
-@pytest.mark.parametrize("entry", OPENED)
-def test_the_index_of_plain_data_is_kept_where_it_is_asked_for(entry, photographs, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    module, flags, values = OPENED[entry]
-    common = {"data_path": photographs, "index_dir": str(tmp_path / "index"), "device": "cpu", "output_dir": ""}
-    training = module.open_training(flags(**common, **values))
-    assert training.loader.dataset.url == str(tmp_path / "index")
-    assert not (tmp_path / "cache").exists()
+def seed_command(entry: str, data: str) -> list[str]:
+    """The arguments that the document shows for an entry, with variables in them, as the seeds' scripts have."""
+    (found,) = [
+        command.text
+        for block in blocks(DOCUMENT)
+        if block.info == "sh"
+        for command in commands(block)
+        if command.text.startswith(f"{entry} ") and "$" in command.text
+    ]
+    values = {**VARIABLES, "DATA_DIR": data, "IMAGE_DIR": data}
+    words = shlex.split(string.Template(found).substitute(values))[1:]
+    return [str(word) for word in replaced(words, *shlex.split(SIZES[entry]))]
+
+
+@pytest.fixture(scope="module")
+def kinds(dataset, tmp_path_factory) -> dict[str, str]:
+    """The same photographs: a folder of class folders, a TFDS directory, our shards."""
+    root = tmp_path_factory.mktemp("kinds")
+    write_demo("imagenet", root / "originals", images=70, odd=False)
+    found = {"shards": dataset}
+    for fmt in ("imagefolder", "tfrecord"):
+        built = build_here("imagenet", root / "originals", root / f"{fmt}-ours", fmt)
+        found[fmt] = str(shutil.copytree(built, root / fmt, ignore=shutil.ignore_patterns("dataset.json", "index")))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("entry", "read"),
+    [("dataprep-train-resnet", KINDS), pytest.param("dataprep-pretrain-mae", KINDS, marks=pytest.mark.long)],
+)
+def test_the_documented_command_line_runs_on_every_kind_of_data(kinds, tmp_path, entry, read):
+    given = json.dumps({kind: seed_command(entry, kinds[kind]) for kind in read})
+    cache = str(tmp_path / "cache")
+    with start("tests.train.test_seed_flags", entry, str(tmp_path), given, XDG_CACHE_HOME=cache) as process:
+        _, errors = process.communicate(timeout=800)
+    assert process.returncode == 0, errors[-3000:]
+    for kind in read:
+        lines = [json.loads(line) for line in (tmp_path / kind / "out/log.txt").read_text().splitlines()]
+        *lines, end = lines
+        assert end["ended"], kind
+        assert lines[-1]["epoch"] == pytest.approx(1, abs=0.3), kind
+        assert list((tmp_path / kind).glob("*/checkpoint-*.pth")), kind
+        if entry == "dataprep-train-resnet":
+            assert {"val_accuracy"} <= lines[-1].keys(), kind
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_documented_command_line_is_understood(entry):
+    ENTRIES[entry].make_context(entry, seed_command(entry, "data"))
+
+
+def run(entry: str, folder: Path, arguments_of: dict[str, list[str]]) -> None:
+    """Each in a folder of its own; the compiler meets the same graphs again."""
+    for kind, arguments in arguments_of.items():
+        (folder / kind).mkdir()
+        os.chdir(folder / kind)
+        ENTRIES[entry].main(arguments, standalone_mode=False)
+
+
+if __name__ == "__main__":
+    run(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))

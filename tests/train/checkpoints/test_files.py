@@ -8,9 +8,19 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from dataprep.errors import FormatError
+from dataprep.errors import FormatError, UsageError
 from train.checkpoints.checkpoint import CheckpointFolder
-from train.checkpoints.files import ARRAYS, NUMPY, TORCH, Checkpoint, digest_of, load_file
+from train.checkpoints.files import (
+    ARRAYS,
+    NUMPY,
+    STATE_VERSION,
+    TORCH,
+    Checkpoint,
+    check_state,
+    digest_of,
+    load_file,
+    taking_position,
+)
 
 
 def test_a_name_says_step_and_digest():
@@ -85,3 +95,29 @@ def test_a_list_of_parts_is_found_with_every_codec(tmp_path):
     for codec in (NUMPY, TORCH):
         (found,) = CheckpointFolder(str(tmp_path), codec=codec).list()
         assert (found.step, found.is_list) == (400, True)
+
+
+COMPLETE = {"version": STATE_VERSION, "step": 1, "arrays": {}, "loader": {}, "description": {}}
+
+
+def test_a_state_with_all_entries_is_taken():
+    check_state("x", COMPLETE, ["arrays"])
+
+
+@pytest.mark.parametrize("name", ["step", "arrays", "loader", "description"])
+def test_the_first_entry_that_is_missing_is_named(name):
+    state = {key: value for key, value in COMPLETE.items() if key != name}
+    with pytest.raises(FormatError, match=f"x: no entry '{name}'; expected a checkpoint as a run saves it"):
+        check_state("x", state, ["arrays"])
+
+
+def test_another_version_is_refused():
+    with pytest.raises(UsageError, match="x: version 7, this program reads 1"):
+        check_state("x", {**COMPLETE, "version": 7}, [])
+
+
+@pytest.mark.parametrize("kind", [AttributeError, KeyError, RuntimeError, TypeError, ValueError])
+def test_an_error_in_a_position_names_the_checkpoint(kind):
+    with pytest.raises(FormatError, match=r"x: cannot restore .* or the random state \('?a'?\); .*: choose another"):
+        with taking_position("x"):
+            raise kind("a")

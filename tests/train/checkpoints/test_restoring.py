@@ -13,10 +13,8 @@ import torch
 import dataprep
 from dataprep.errors import DataprepError, UsageError
 from train import pretrain_mae, train_vit
-from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import load_file
 from train.loops.loop import Training
-from train.loops.tasks import MAETask
 from train.models.registry import create_model
 from train.pretrain_mae import PretrainMAE
 from train.train_vit import TrainViT
@@ -103,20 +101,6 @@ def test_after_a_resume_decay_and_betas_are_those_of_the_command_line(dataset, c
     assert "note: --weight-decay was 0.05, is now 0.2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("settings", [{"ckpt_interval_steps": 1}, {"max_steps": 3}])
-def test_a_state_after_a_loss_that_is_not_finite_is_not_saved(dataset, tmp_path, monkeypatch, settings):
-    parts = MAETask.parts
-
-    def poisoned(self, batch, positions):
-        for loss in parts(self, batch, positions):
-            yield loss * float("nan") if positions.start >= 16 else loss
-
-    monkeypatch.setattr(MAETask, "parts", poisoned)
-    with pytest.raises(DataprepError, match="step 3: the loss is nan"):
-        opened(dataset, tmp_path, **settings).run()
-    assert [each.step for each in CheckpointFolder(str(tmp_path)).list() if each.step >= 3] == []
-
-
 def test_resuming_from_published_weights_is_refused_with_a_hint_to_finetune(refusal, tmp_path):
     path = tmp_path / "mae_pretrain.pth"
     weights = create_model("mae_vit_micro_patch8", image_size=16).state_dict()
@@ -152,10 +136,6 @@ def test_a_checkpoint_of_another_size_or_entry_is_refused_by_name_and_shape(data
 
 
 def test_missing_or_wrong_entries_of_a_checkpoint_are_named(refusal, checkpoint, tmp_path):
-    assert "no entry 'optimizer'; expected a checkpoint as a run saves it" in refusal(
-        altered(checkpoint, tmp_path, optimizer=None)
-    )
-    assert "version 7, this program reads 1" in refusal(altered(checkpoint, tmp_path, version=7))
     state = load_file(checkpoint, None)
     other = {**state["optimizer"], "param_groups": state["optimizer"]["param_groups"][:1]}
     moments = {**state["optimizer"], "state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(3)}}}

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from dataprep.errors import UsageError
 from train import export, finetune_mae, pretrain_mae, train_resnet, train_resnet_jax, train_vit
+from train.flags.options import EntryCommand, run_entry
 from train.optim.schedule import Steps
 
 REQUESTS = {
@@ -116,3 +117,52 @@ def test_an_error_of_the_command_line_names_the_option():
 
 def test_a_learning_rate_divided_beyond_floats_range_is_0():
     assert Steps(lr=0.5, divisor=1e300, every_epochs=0.001).at(1.0) == 0
+
+
+def ending(capsys, monkeypatch, what) -> tuple[int, str]:
+    """Exit code and stderr of an entry that returns or raises something."""
+
+    @click.command("entry", cls=EntryCommand)
+    def command() -> int:
+        if isinstance(what, int):
+            return what
+        raise what
+
+    monkeypatch.setattr("sys.argv", ["entry"])
+    with pytest.raises(SystemExit) as caught:
+        run_entry(command)
+    return caught.value.code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "said"),
+    [
+        (0, 0, ""),
+        (143, 143, ""),
+        (UsageError("no such thing"), 2, "entry: no such thing\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+        (MemoryError(), 1, "entry: out of memory with this model and batch; choose a smaller model or batch\n"),
+        (
+            RuntimeError("CUDA out of memory. Tried"),
+            1,
+            "entry: out of memory with this model and batch; choose a smaller model or batch\n",
+        ),
+        (
+            RuntimeError("RESOURCE_EXHAUSTED: 3 GiB"),
+            1,
+            "entry: out of memory with this model and batch; choose a smaller model or batch\n",
+        ),
+    ],
+)
+def test_an_entry_ends_with_an_exit_code_and_at_most_one_line(capsys, monkeypatch, what, code, said):
+    assert ending(capsys, monkeypatch, what) == (code, said)
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
+    @click.command("entry", cls=EntryCommand)
+    def command() -> int:
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr("sys.argv", ["entry"])
+    with pytest.raises(RuntimeError, match="a defect"):
+        run_entry(command)

@@ -1,6 +1,13 @@
 """The JAX backend, in a process of its own; that it trains, stops and resumes, the tests of its entry show."""
 
+import jax
+import numpy as np
 import pytest
+from jax.sharding import AbstractMesh
+
+from dataprep.errors import UsageError
+from train.checkpoints.checkpoint import named_leaves
+from train.loops.jax import check_shapes, shardings_of
 
 
 @pytest.fixture
@@ -35,3 +42,76 @@ def test_one_number_of_any_saved_array_that_is_not_finite_is_found(found):
     for changed, names in answers.items():
         name, _, number = changed.rpartition(" ")
         assert names == ([] if number == "3e+38" else [name])
+
+
+SHAPES = {
+    "params": {
+        "cls_token": (1, 1, 64),
+        "patch_embed": {"proj": {"kernel": (8, 8, 3, 64), "bias": (64,)}},
+        "blocks": {
+            "norm1": {"scale": (4, 64)},
+            "attn": {"qkv": {"kernel": (4, 64, 3, 2, 32), "bias": (4, 3, 2, 32)}, "proj": {"kernel": (4, 2, 32, 64)}},
+            "mlp": {"fc1": {"kernel": (4, 64, 256), "bias": (4, 256)}, "fc2": {"kernel": (4, 256, 64)}},
+        },
+        "head": {"kernel": (63, 5)},
+    }
+}
+
+
+def specs(*, data: int, model: int, fsdp: bool) -> dict[str, tuple]:
+    tree = jax.tree.map(
+        lambda shape: jax.ShapeDtypeStruct(shape, "float32"), SHAPES, is_leaf=lambda each: isinstance(each, tuple)
+    )
+    found = shardings_of(tree, AbstractMesh((data, model), ("data", "model")), fsdp=fsdp)
+    return {name.removeprefix("params/"): tuple(each.spec) for name, each in named_leaves(found)}
+
+
+def test_fsdp_cuts_the_longest_dimension_but_never_the_depth():
+    assert specs(data=4, model=1, fsdp=True) == {
+        "blocks/attn/proj/kernel": (None, None, None, "data"),
+        "blocks/attn/qkv/bias": (None, None, None, "data"),
+        "blocks/attn/qkv/kernel": (None, "data", None, None, None),
+        "blocks/mlp/fc1/bias": (None, "data"),
+        "blocks/mlp/fc1/kernel": (None, None, "data"),
+        "blocks/mlp/fc2/kernel": (None, "data", None),
+        "blocks/norm1/scale": (None, "data"),
+        "cls_token": (None, None, "data"),
+        "head/kernel": (None, None),  # neither 63 nor 5 can be shared by 4
+        "patch_embed/proj/bias": ("data",),
+        "patch_embed/proj/kernel": (None, None, None, "data"),
+    }
+
+
+def test_tensor_parallelism_cuts_heads_and_the_hidden_layer():
+    found = specs(data=4, model=2, fsdp=False)
+    assert {name: spec for name, spec in found.items() if any(spec)} == {
+        "blocks/attn/proj/kernel": (None, "model", None, None),
+        "blocks/attn/qkv/bias": (None, None, "model", None),
+        "blocks/attn/qkv/kernel": (None, None, None, "model", None),
+        "blocks/mlp/fc1/bias": (None, "model"),
+        "blocks/mlp/fc1/kernel": (None, None, "model"),
+        "blocks/mlp/fc2/kernel": (None, "model", None),
+    }
+
+
+def test_both_cut_different_dimensions():
+    found = specs(data=4, model=2, fsdp=True)
+    assert found["blocks/mlp/fc1/kernel"] == (None, "data", "model")
+    assert found["blocks/attn/qkv/kernel"] == (None, "data", None, "model", None)
+
+
+def test_heads_that_cannot_be_shared_are_copied():
+    assert specs(data=1, model=4, fsdp=False)["blocks/attn/qkv/kernel"] == (None,) * 5
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"a": np.zeros(3)}, r"b: absent, in this model \(2,\)"),
+        ({"a": np.zeros(4), "b": np.zeros(2)}, r"a: \(4,\), in this model \(3,\)"),
+        ({"a": np.zeros(3), "b": np.zeros(2), "c": np.zeros(1)}, r"c: \(1,\), in this model absent"),
+    ],
+)
+def test_arrays_of_another_model_are_named(arrays, message):
+    with pytest.raises(UsageError, match=message):
+        check_shapes({"a": np.zeros(3), "b": np.zeros(2)}, arrays)

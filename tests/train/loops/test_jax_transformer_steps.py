@@ -1,9 +1,11 @@
 """Runs of masked autoencoders in JAX beside PyTorch's, on two devices; others and longer ones are a soak."""
 
+import numpy as np
 import pytest
 
 from tests.support.training import facts
 from tests.support.training_jax import environment
+from train.loops.jax_transformer_steps import layer_scales
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +44,62 @@ def test_pytorch_does_not_continue_a_run_of_jax(found):
 
 def test_a_samples_mask_is_the_same_for_any_number_of_hosts_of_a_mixture(found):
     assert found["other masks"] == 0
+
+
+KINDS = ("finetune", "probe")
+
+
+@pytest.fixture(scope="module")
+def finetuned(dataset, tmp_path_factory) -> dict:
+    """What the runs did."""
+    folder = tmp_path_factory.mktemp("runs")
+    return facts("tests.support.jax_finetuning", dataset, str(folder), **environment())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_losses_are_those_of_pytorch(finetuned, kind):
+    ours, theirs = finetuned[f"{kind} jax"]["losses"], finetuned[f"{kind} torch"]["losses"]
+    assert len(ours) == 4
+    assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_and_statistics_are_those_of_pytorch_by_the_same_names(finetuned, kind):
+    differences = finetuned[f"{kind} tensors"]
+    assert {"head.0.running_var", "head.1.weight"} <= differences.keys() or kind == "finetune"
+    assert max(differences.values()) < 1e-5
+
+
+def test_the_newest_checkpoint_of_a_folder_is_evaluated_in_a_file_and_by_orbax(finetuned):
+    for kind in ("file", "parts"):
+        automatic, named = finetuned[f"newest {kind}"]
+        assert automatic == named
+    assert finetuned["newest file"] != finetuned["newest parts"]
+
+
+def test_a_checkpoint_by_orbax_is_exported(finetuned):
+    assert (finetuned["exported"]["step"], finetuned["exported"]["source"]) == (5, "checkpoint-000000005.orbax")
+    assert len(finetuned["exported"]["digest"]) == 16
+    assert set(finetuned["exported tensors"].values()) == {0.0}
+
+
+PARAMS = {
+    "cls_token": np.zeros((1, 1, 4)),
+    "patch_embed": {"proj": {"bias": np.zeros(4)}},
+    "blocks": {"mlp": {"fc1": {"kernel": np.zeros((3, 4, 8)), "bias": np.zeros((3, 8))}}},
+    "fc_norm": {"scale": np.zeros(4)},
+    "head": {"kernel": np.zeros((4, 5))},
+}
+
+
+def test_every_layer_learns_slower_than_the_next():
+    found = layer_scales(PARAMS, 0.5)
+    assert found["cls_token"] == found["patch_embed"]["proj"]["bias"] == 1 / 16
+    assert found["blocks"]["mlp"]["fc1"]["kernel"].tolist() == [[[1 / 8]], [[1 / 4]], [[1 / 2]]]
+    assert found["blocks"]["mlp"]["fc1"]["bias"].shape == (3, 1)
+    assert found["fc_norm"]["scale"] == found["head"]["kernel"] == 1
+
+
+def test_without_a_decay_all_layers_learn_alike():
+    found = layer_scales(PARAMS, None)
+    assert found["cls_token"] == found["blocks"]["mlp"]["fc1"]["kernel"] == pytest.approx(1)

@@ -3,9 +3,13 @@
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,12 +21,21 @@ from loaders.config import LoaderConfig
 from loaders.engine.batch import Batch
 from loaders.torch import TorchBatches
 from tests.support.virtual_time import VirtualClock, batches_every
+from tests.support.waiting import LONGEST_S, wait_for
 from train.batches.data import FakeLoader
 from train.checkpoints.checkpoint import CheckpointFolder
 from train.checkpoints.files import find_checkpoint
 from train.loops import loop
 from train.loops.backend import Backend, LoopConfig
-from train.loops.loop import STOPPED_EXIT_CODE, StepMonitor, Training
+from train.loops.loop import (
+    SAME_S,
+    STOPPED_EXIT_CODE,
+    StepMonitor,
+    Training,
+    Unread,
+    interrupt_as_sigterm,
+    stop_signals,
+)
 from train.optim.schedule import Steps
 from train.telemetry.goodput import Goodput
 from train.telemetry.logs import Logs
@@ -434,3 +447,141 @@ def test_the_monitor_counts_waits_and_steps(monkeypatch):
 
     assert found == pytest.approx({"images_per_s": 250, "wait_share": 0.75, "step_s": 0.04, "utilisation": 0.25})
     assert steps.take()["images_per_s"] == 0
+
+
+def unread(losses: list[float], folder=None) -> Unread:
+    found = Unread(folder)
+    for step, loss in enumerate(losses, start=1):
+        found.add(step, {"loss": loss, "accuracy": step}, [f"key-{step}-{number}" for number in range(6)])
+    return found
+
+
+def test_means_are_over_every_update_since_the_last_line():
+    found = unread([1.0, 2.0, 6.0])
+    assert found.take() == {"loss": 3.0, "accuracy": 2.0}
+    assert found.take() == {}
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
+def test_the_first_loss_that_is_not_finite_is_reported_with_its_keys(tmp_path, loss):
+    for look in ("check", "take"):
+        with pytest.raises(
+            DataprepError, match=rf"step 2: the loss is {loss}.*key-2-0, key-2-1, key-2-2, key-2-3, all"
+        ):
+            getattr(unread([1.0, loss, math.nan, 1.0], tmp_path), look)()
+    report = json.loads((tmp_path / "not-finite-000000002.json").read_text())
+    assert report == {"step": 2, "loss": str(loss), "keys": [f"key-2-{number}" for number in range(6)]}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_an_evaluation_that_is_not_finite_ends_the_run(value):
+    with pytest.raises(DataprepError) as error:
+        unread([1.0]).judge(7, {"accuracy": 0.5, "loss": value})
+    assert (str(error.value), error.value.exit_code) == (
+        f"step 7: the loss of the evaluation is {value}, expected a finite one; nothing is kept, because no checkpoint "
+        "was saved; try a lower learning rate, a longer warm-up or a lower weight decay",
+        1,
+    )
+    with pytest.raises(DataprepError, match="step 1: the loss is nan"):  # which says more: the samples
+        unread([math.nan]).judge(7, {"loss": value})
+
+
+def test_checking_losses_keeps_them():
+    found = unread([1.0, 3.0])
+    found.check()
+    assert found.take()["loss"] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("names", "what"),
+    [(["head.bias"], "head.bias"), (["cls_token", "head.weight", "head.bias"], "cls_token and 2 more arrays")],
+)
+@pytest.mark.parametrize(
+    ("saved_step", "kept"),
+    [
+        (-1, "nothing is kept, because no checkpoint was saved"),
+        (1200, "nothing after the checkpoint of step 1,200 is kept"),
+    ],
+)
+def test_weights_that_are_not_finite_are_reported_with_the_newest_checkpoint(names, what, saved_step, kept):
+    found = Unread(None, saved_step)
+    found.refuse(1400, [])
+    with pytest.raises(DataprepError) as error:
+        found.refuse(1400, names)
+    assert str(error.value) == (
+        f"step 1400: values that are not finite in {what}, expected finite ones in a checkpoint, so none is written; "
+        f"{kept}; try a lower learning rate, a longer warm-up or a lower weight decay"
+    )
+
+
+BUSY_IN_C = """
+import hashlib, os, sys
+from train.loops.loop import stop_signals
+with stop_signals(announce=lambda: os.write(1, b"stopping\\n")) as stop:
+    os.write(1, b"started\\n")
+    {wait}hashlib.pbkdf2_hmac("sha256", b"", b"", {iterations})
+    os.write(1, b"ended\\n")
+"""
+"""Program whose main thread runs no Python while it works, as in a compilation. Two threads write, each a line in one
+call: `print` writes a line and its end in two."""
+
+
+def busy(iterations, wait=""):
+    command = [sys.executable, "-c", BUSY_IN_C.format(iterations=iterations, wait=wait)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "started\n"
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_requests_a_stop_and_afterwards_signals_act_as_before(number, monkeypatch):
+    monkeypatch.setattr("train.loops.loop.SAME_S", 36_000.0)
+    seen = []
+    before = signal.signal(number, lambda *_: seen.append("outside"))
+    try:
+        with stop_signals(announce=lambda: seen.append("announced")) as stop:
+            assert not stop.asked
+            os.kill(os.getpid(), number)
+            assert stop.asked
+            os.kill(os.getpid(), number)  # so soon it is the same one, passed on by another process
+        assert seen == ["announced"]
+        os.kill(os.getpid(), number)
+        assert seen == ["announced", "outside"]
+        assert signal.set_wakeup_fd(-1) == -1
+    finally:
+        signal.signal(number, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_announced_while_the_main_thread_compiles_and_a_second_one_ends_it(number):
+    with busy(2**31 - 1) as process:
+        process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
+        time.sleep(SAME_S + 0.2)
+        process.send_signal(number)
+        assert process.wait(LONGEST_S) == 128 + number
+
+
+def test_after_one_signal_the_main_thread_ends_what_it_does():
+    with busy(500_000, wait="while not stop.asked: ") as process:
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=LONGEST_S)
+    assert sorted(said.split()) == ["ended", "stopping"], "in either order, if the signal comes before the work"
+    assert process.returncode == 0
+
+
+def test_ctrl_c_becomes_sigterm_where_a_framework_stops_all_processes():
+    seen = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
+    try:
+        with interrupt_as_sigterm(lambda: seen.append("announced")) as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_for(lambda: len(seen) == 2)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == ["announced", signal.SIGTERM]
+    assert not stop.asked
+
+
+def test_the_exit_code_of_a_stopped_run_is_that_of_sigterm():
+    assert STOPPED_EXIT_CODE == 143

@@ -7,7 +7,7 @@ import pytest
 from dataprep.errors import UsageError
 from tests.support.markdown import ROOT
 from train.checkpoints.encoder_weights import named_encoder
-from train.models.sizes import BlockConfig, mae_config, mae_names
+from train.models.sizes import BlockConfig, layer_of, mae_config, mae_names
 
 MODELS = (ROOT / "docs/training.md").read_text().split("## Models\n")[1].split("\n## ")[0]
 
@@ -55,3 +55,20 @@ def test_a_decoder_of_another_width_keeps_its_heads():
 def test_sizes_that_do_not_fit_are_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("cls_token", 0),
+        ("pos_embed", 0),
+        ("patch_embed.proj.bias", 0),
+        ("blocks.0.norm1.weight", 1),
+        ("blocks.11.mlp.fc2.weight", 12),
+        ("norm.weight", 13),
+        ("fc_norm.bias", 13),
+        ("head.weight", 13),
+    ],
+)
+def test_a_layer_is_counted_from_the_pixels(name, layer):
+    assert layer_of(name, 13) == layer

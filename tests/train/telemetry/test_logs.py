@@ -1,16 +1,39 @@
 """Log lines: on stdout, in log.txt and for TensorBoard, also in a bucket; a resumed run takes back later ones."""
 
+import contextlib
+import io
+import itertools
 import json
+import math
 import os
+import struct
+import subprocess
+import sys
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from dataprep.errors import ConflictError, UsageError
 from dataprep.formats.example import checksum, frame_head
 from dataprep.storage import open_storage
-from train.telemetry.logs import BucketCopy, EpochLogs, EventFile, Logs, complete_bytes
+from dataprep.watching import PROFILE_REQUEST
+from tests.support.training import flags_of, start
+from tests.support.virtual_time import RetryClock
+from train.telemetry import logs
+from train.telemetry.logs import (
+    RUN_FILE,
+    BucketCopy,
+    EpochLogs,
+    EventFile,
+    Logs,
+    StepProfile,
+    WandbRun,
+    complete_bytes,
+    parse_steps,
+)
 
 
 def test_evaluation_lines_are_logged_with_prefixed_names(tmp_path, capsys):
@@ -113,12 +136,12 @@ def test_a_resumed_run_passes_over_lines_that_no_training_logged(tmp_path, capsy
 
 def test_a_run_that_resumes_elsewhere_continues_its_log_in_the_bucket(bucket_url, capsys):
     storage = open_storage(bucket_url)
-    for start, steps in ((0, (1, 2, 3)), (2, (3, 4))):
+    for first, steps in ((0, (1, 2, 3)), (2, (3, 4))):
         logs = Logs(bucket_url)
-        logs.open(step=start, total_steps=9)
+        logs.open(step=first, total_steps=9)
         for step in steps:
             logs.scalars(line(step))
-        logs.picture(steps[-1], "painted", b"%d" % start, height=1, width=1)
+        logs.picture(steps[-1], "painted", b"%d" % first, height=1, width=1)
         logs.close()
         assert not logs.folder.exists()
     assert [json.loads(each) for each in storage.read("log.txt").splitlines()] == [line(step) for step in (1, 2, 3, 4)]
@@ -184,3 +207,149 @@ def test_every_rank_has_a_folder_of_its_own_for_traces(tmp_path):
     first, second = (Logs(str(tmp_path), enabled=rank == 0).trace_folder(rank) for rank in (0, 1))
     assert (first, second) == (tmp_path, tmp_path / "rank-01")
     assert Logs(None).trace_folder(1) is None
+
+
+READ = """
+import glob, json, sys
+from tensorflow.compat.v1.train import summary_iterator
+found = []
+for event in summary_iterator(glob.glob(sys.argv[1] + "/events.out.tfevents.*")[0]):
+    found.append([event.step, event.file_version, event.session_log.status])
+    for value in event.summary.value:
+        image = value.image
+        found.append([event.step, value.tag, value.simple_value, image.height, image.width, image.colorspace,
+                      image.encoded_image_string.hex()])
+print(json.dumps(found))
+"""
+
+
+def test_values_beyond_float32_are_written_as_infinite(tmp_path):
+    """A rate of 1e41 ends a run for its loss, and not for the file that says so."""
+    events = EventFile(tmp_path)
+    events.scalars(1, {"train/lr": 1e41, "train/loss": -1e300})
+    events.close()
+    written = next(tmp_path.iterdir()).read_bytes()
+    assert [written.count(struct.pack("<Bf", 0x15, value)) for value in (math.inf, -math.inf)] == [1, 1]
+
+
+@pytest.mark.long
+def test_tensorflow_reads_what_was_written(tmp_path):
+    png = io.BytesIO()
+    Image.new("RGB", (300, 200), (1, 2, 3)).save(png, "PNG")
+    events = EventFile(tmp_path / "new" / "folder", restarts_at=3)
+    events.scalars(3, {"train/loss": 0.5, "train/lr": 1e-4})
+    events.image(1_000_000, "reconstruction", png.getvalue(), height=200, width=300)
+    events.close()
+    run = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path / "new" / "folder")], capture_output=True, text=True, check=True
+    )
+    version, start, at_3, loss, lr, at_million, image = json.loads(run.stdout)
+    assert (version, start) == ([0, "brain.Event:2", 0], [3, "", 1])  # SessionLog.START
+    assert (at_3, at_million) == ([3, "", 0], [1_000_000, "", 0])
+    assert loss[:3] == [3, "train/loss", 0.5]
+    assert lr[:2] == [3, "train/lr"]
+    assert abs(lr[2] - 1e-4) < 1e-10
+    assert image == [1_000_000, "reconstruction", 0.0, 200, 300, 3, png.getvalue().hex()]
+
+
+def test_malformed_profile_steps_are_refused():
+    for text in ("1", "2:1", "a:b", "-1:2", "1:2:3", "1:" + "9" * 5000, "٣:٤"):
+        with pytest.raises(UsageError, match="expected A:B"):
+            parse_steps(text)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [((2, 4), [2, 3]), ((0, 1), [0]), ((3, 9), [3, 4]), (None, [])])
+def test_a_trace_covers_the_given_steps(tmp_path, steps, expected):
+    traced, running = [], []
+
+    @contextlib.contextmanager
+    def trace(folder):
+        assert folder == tmp_path
+        running.append(True)
+        yield
+        running.clear()
+
+    with contextlib.closing(StepProfile(steps, tmp_path, trace)) as profile:
+        for step in range(5):
+            profile.before(step)
+            if running:
+                traced.append(step)
+    assert traced == expected
+    assert not running
+
+
+def test_a_trace_that_was_asked_for_lasts_to_the_first_update_after_its_time(tmp_path, monkeypatch):
+    clock, traces = RetryClock(), []
+    monkeypatch.setattr("train.telemetry.logs.time", clock)
+
+    @contextlib.contextmanager
+    def trace(folder):
+        traces.append([])
+        yield
+
+    asked = itertools.chain([0.0, 2.5], itertools.repeat(0.0))
+    with contextlib.closing(StepProfile(None, tmp_path, trace, lambda: next(asked))) as profile:
+        for step in range(9):
+            profile.before(step)
+            if traces and profile._until_s is not None:
+                traces[-1].append(step)
+            clock.sleep(1)
+    assert traces == [[1, 2, 3]]
+
+
+def test_a_running_training_notices_new_requests(bucket_url, tmp_path, monkeypatch):
+    monkeypatch.setattr(logs, "LOOK_S", 0.01)
+    monkeypatch.setattr(logs, "LOOK_ON_DISK_S", 0.01)
+    for url in (str(tmp_path), bucket_url):
+        storage = open_storage(url)
+        storage.replace(PROFILE_REQUEST, b'{"seconds": 9}', None)  # of an earlier attempt
+        run = Logs(url, enabled=False)
+        run.open(step=0, total_steps=9)
+        storage.replace(PROFILE_REQUEST, b'{"seconds": 5, "asked_s": 1}', b'{"seconds": 9}')
+        while not (asked_s := run.asked_s()):
+            time.sleep(0.01)
+        assert (asked_s, run.asked_s()) == (5, 0)
+        run.close()
+
+
+def test_without_a_folder_nothing_is_traced():
+    StepProfile((0, 1), None, lambda folder: pytest.fail("traced")).before(0)
+
+
+def test_profile_steps_are_the_first_and_the_one_after_the_last():
+    assert parse_steps("20:25") == (20, 25)
+    assert parse_steps("") is None
+
+
+SMALL = {"model": "mae_vit_micro_patch8", "input_size": 32, "batch_size": 8, "device": "cpu", "wandb": "mae"}
+
+
+@pytest.mark.long
+def test_a_training_and_its_loader_are_logged_to_one_run(dataset, tmp_path):
+    """Offline, in two processes, the second of which goes on where the first has ended."""
+    variables = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    flags = {**SMALL, "data_path": dataset, "output_dir": tmp_path / "run", "log_interval_steps": 1}
+    for more in ({"max_steps": 2}, {"max_steps": 4, "resume": "automatic"}):
+        with start("train.pretrain_mae", *flags_of(**flags, **more), **variables) as process:
+            _, errors = process.communicate(timeout=800)
+        assert process.returncode == 0, errors[-3000:]
+    first, second = sorted((tmp_path / "run").rglob("run-*.wandb"), key=lambda path: path.stat().st_mtime)
+    for run in (first, second):
+        content = run.read_bytes()
+        assert all(name in content for name in (b"train/loss", b"loader/wait_p99_s"))
+        assert run.name == f"run-{(tmp_path / 'run' / RUN_FILE).read_text().strip()}.wandb"
+
+
+def test_without_the_package_the_command_says_how_to_get_it(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UsageError, match=r"^`wandb` needs its package \(.*wandb.*\): pip install wandb$"):
+        WandbRun("mae", tmp_path, resumed=False)
+    assert not (tmp_path / RUN_FILE).exists()
+
+
+def test_hosts_other_than_the_first_need_no_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    logs = Logs(str(tmp_path), enabled=False, wandb="mae")
+    logs.open(step=0, total_steps=9)
+    assert not logs.takes_loader
+    logs.close()
