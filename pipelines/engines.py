@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -141,6 +142,20 @@ def engine_module(runner: str) -> EngineModule:
     entry = ENGINES.get(runner, BEAM)
     with needing(entry.extra, f"`runner` {runner}"):
         return cast(EngineModule, import_module(entry.module))
+
+
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+REACH_S = 10.0
+
+
+def unreachable(address: str) -> Exception | None:
+    """Return why nothing answers at HOST:PORT, after 10 s at most; engines would wait for minutes. None: it answers."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError, ValueError) as error:
+        return error
+    return None
 
 
 class EngineParser(argparse.ArgumentParser):

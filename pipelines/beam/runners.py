@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from dataprep.cloud.placement import is_bucket
 from dataprep.errors import DISTRIBUTION, UsageError
+from pipelines.engines import LOOPBACK_HOSTS, unreachable
 
 REFUSED = {
     "DaskRunner": "it drops data silently: of several outputs only the last is computed, and bundles end without "
@@ -37,8 +37,6 @@ _ONE_PROCESS = "no_use_multiple_sdk_containers"
 """Experiment that makes Dataflow start one process on a machine, whatever its vCPUs."""
 _MACHINE = re.compile(r"[a-z]\w*-(?:custom-(\d{1,4})-\d+(?:-ext)?|[a-z]+-(\d{1,4})(?:-[a-z]+)?)")
 """Machine types whose names contain their vCPUs, such as n2-standard-4, e2-highcpu-8 and n2-custom-8-16384."""
-_WAIT_S = 10
-_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +202,7 @@ def _refuse_local_files(runner: str, request: Request) -> None:
 
 def _on_this_machine(address: str) -> bool:
     host = address.rpartition("://")[2].rpartition(":")[0].strip("[]")
-    return host in _LOOPBACK_HOSTS
+    return host in LOOPBACK_HOSTS
 
 
 @cache
@@ -243,11 +241,7 @@ def _needed() -> dict[str, str]:
 
 
 def _reach(runner: str, flag: str, address: str) -> None:
-    """Raise an error if nothing listens at an address, at once instead of after the five minutes that Beam waits."""
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=_WAIT_S).close()
-    except (OSError, ValueError) as error:
+    if error := unreachable(address):
         raise UsageError(f"`runner` {runner}: nothing answers at {flag}={address} ({error}); start it first") from error
 
 

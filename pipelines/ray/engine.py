@@ -13,7 +13,6 @@ import gc
 import os
 import re
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -37,12 +36,11 @@ from dataprep.host.heartbeat import beat
 from dataprep.host.processes import BUILD_ENVIRONMENT
 from dataprep.host.program import COLLECT_AFTER
 from dataprep.messages import first_line, one_line, shortened
-from pipelines.engines import EngineChoice, EngineParser, EngineWork
+from pipelines.engines import EngineChoice, EngineParser, EngineWork, unreachable
 from pipelines.task import Answer, Lost, NodeTask, Task, receipts_in, shard_task, source_paths
 
 NAMESPACE = "dataprep"
 AUTO = "auto"
-_CONNECT_S = 10.0
 _ADDRESS = re.compile(r"[A-Za-z0-9_.-]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 _LONGEST = 200
 OOM_RETRIES = {"RAY_task_oom_retries": str(MAX_DEATHS - 1)}
@@ -70,11 +68,6 @@ class RayOptions:
         """Resources of a process, by Ray's names; resources of 0 are left out."""
         need = {"CPU": self.cpus, "memory": float(self.memory), **dict(self.resource)}
         return {name: amount for name, amount in need.items() if amount}
-
-    @property
-    def need_text(self) -> str:
-        """The same as text, such as `CPU 1, memory 2e+09`."""
-        return ", ".join(f"{name} {amount:g}" for name, amount in self.need.items())
 
 
 def ray_options(arguments: Sequence[str]) -> RayOptions:
@@ -140,7 +133,11 @@ def connect(options: RayOptions, warn: Callable[[str], object] = lambda line: No
     ray._private.worker.print_to_stdstream = partial(_tell, warn)
     if ray.is_initialized() and ray.get_runtime_context().namespace == NAMESPACE:
         return
-    _refuse_silence(options.address)
+    if options.address != AUTO and (error := unreachable(options.address)):
+        raise UsageError(
+            f"`runner` ray: nothing answers at --address={options.address} ({error}); start the cluster first, or give "
+            "the address that ray start --head printed"
+        ) from error
     os.environ |= OOM_RETRIES
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -163,20 +160,6 @@ def _tell(warn: Callable[[str], object], data: Mapping[str, Any], **_options: An
     for line in data["lines"]:
         if line.startswith("Task "):
             warn(f"ray: {shortened(' '.join(line.split()), _LONGEST)}")
-
-
-def _refuse_silence(address: str) -> None:
-    """Raise UsageError if nothing listens at the address, at once instead of after Ray's attempts."""
-    if address == AUTO:
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"`runner` ray: nothing answers at --address={address} ({error}); start the cluster first, or give the "
-            "address that ray start --head printed"
-        ) from error
 
 
 def room(options: RayOptions, nodes: Iterable[Any] | None = None) -> int:
@@ -338,5 +321,6 @@ def _build(options: RayOptions, work: EngineWork, job: BuildJob, indexes: list[i
     run = Run(shard_task(job, "ray", work.stall_s), tuple(indexes), options, most)
     with explained():
         if not room(options):
-            work.warn(f"ray: no node has room for a process ({options.need_text}); waiting for one")
+            need = ", ".join(f"{name} {amount:g}" for name, amount in options.need.items())
+            work.warn(f"ray: no node has room for a process ({need}); waiting for one")
         yield from receipts_in(run.answers(), work.warn, ADVICE)

@@ -14,7 +14,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import sys
 import threading
 import uuid
@@ -34,17 +33,15 @@ from dataprep.errors import DISTRIBUTION, BuildError, DataprepError, UsageError,
 from dataprep.host.heartbeat import beat
 from dataprep.host.processes import BUILD_ENVIRONMENT
 from dataprep.messages import one_line, shortened
-from pipelines.engines import EngineChoice, EngineParser, EngineWork
+from pipelines.engines import LOOPBACK_HOSTS, EngineChoice, EngineParser, EngineWork, unreachable
 from pipelines.task import Answer, Lost, NodeTask, Task, receipts_in, shard_task, source_paths
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 LOG_SETTINGS = "-Dlog4j2.configurationFile"
-REACH_S = 10.0
 GATEWAY = "PYSPARK_GATEWAY_PORT"
 """Variable that spark-submit sets for the program that it runs."""
-_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _OURS = "spark.dataprep.started"
 """Setting that marks contexts started here, which are stopped at the end."""
@@ -108,7 +105,7 @@ class SparkOptions:
     @property
     def on_loopback(self) -> bool:
         """Whether the master listens on this machine's loopback interface, so that all nodes are this machine."""
-        return bool(self.addresses) and all(host in _LOOPBACK_HOSTS for host, _ in self.addresses)
+        return bool(self.addresses) and all(host.strip("[]") in LOOPBACK_HOSTS for host, _ in self.addresses)
 
 
 def spark_options(arguments: Sequence[str]) -> SparkOptions:
@@ -239,12 +236,10 @@ def refuse_unreachable(options: SparkOptions, environment: Mapping[str, str]) ->
         raise UsageError(f"`runner` spark: no java in {where}; install a Java 17 runtime (openjdk-17-jre-headless)")
     errors = []
     for host, port in options.addresses:
-        try:
-            socket.create_connection((host.strip("[]"), port), timeout=REACH_S).close()
-        except OSError as error:
-            errors.append(one_line(error))
-        else:
+        error = unreachable(f"{host}:{port}")
+        if error is None:
             return
+        errors.append(one_line(error))
     if errors:
         raise UsageError(f"`runner` spark: nothing answers at {options.master} ({'; '.join(errors)}); start it first")
 
