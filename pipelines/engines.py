@@ -109,12 +109,7 @@ class EngineModule(Protocol):
 
 
 class DetachedJob(Exception):
-    """A job was submitted, or is still running, and continues without this process.
-
-    Args:
-        name: Name of the job in its cluster.
-        text: Message: what runs, how to look at it, and how to end it.
-    """
+    """A job was submitted, or is still running, and continues without this process; the text says what to do."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -171,10 +166,7 @@ class EngineParser(argparse.ArgumentParser):
 
 def part_of(text: str, environment: Mapping[str, str]) -> Part:
     """Return the part that a user names, as `2/8`, or leaves to the variables of a scheduler, as `auto` or `auto/8`.
-
-    Raises:
-        UsageError: The text names no part, or no scheduler's variables are there.
-    """
+    Raises UsageError if the text names no part, or no scheduler's variables are there."""
     named = re.fullmatch(r"(\d{1,6}|auto)(?:/(\d{1,6}))?", text)
     if named is None or (named[1] != AUTO and named[2] is None):
         raise UsageError(f"`part` {text}: expected K/N such as 2/8, or auto or auto/N in a task of a job array")

@@ -89,11 +89,7 @@ class Helper:
     """Parts whose shards may all be taken."""
 
     def shards_to_take(self, missing: Iterable[int], now_s: float) -> list[int]:
-        """Return at most `workers` shards to build next; none while the other parts work on all that are left.
-
-        Args:
-            missing: Indexes of the shards without a receipt.
-        """
+        """Return at most `workers` missing shards to build next; none while the other parts work on all of them."""
         left: dict[int, list[int]] = defaultdict(list)
         for index in self.part.ordered(missing):
             left[self.part.owner(index)].append(index)
@@ -121,13 +117,7 @@ def patience_s(shard_s: float) -> float:
 
 
 def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], object]) -> Engine:
-    """Make an engine for dataprep.builder.driver, which yields the receipts of the shards that this part has built.
-
-    Args:
-        workers: Number of shards that `build` has in flight.
-        build: Builds the shards of some indexes; it is called several times.
-        log: Receives lines for the user.
-    """
+    """Make an engine for dataprep.builder.driver, which yields the receipts of the shards that this part has built."""
     return lambda job, indexes: _PartOfBuild(part, workers, build, log, job, indexes).receipts()
 
 

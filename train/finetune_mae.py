@@ -559,11 +559,8 @@ def _open_loaders(flags: FinetuneMAE, data: Data, devices: Devices) -> tuple[Loa
 
 
 def evaluate(training: Training[Any]) -> int:
-    """Print loss and accuracy on the validation images; return the exit code.
-
-    Raises:
-        UsageError: There are no validation images.
-    """
+    """Print loss and accuracy on the validation images; return the exit code. Raises UsageError if there are no
+    validation images."""
     with training.loader, contextlib.closing(training.backend):
         found = training.backend.evaluate(lambda: False)
     if not found:

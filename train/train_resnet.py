@@ -159,11 +159,7 @@ class TrainResNet(RunOptions):
             raise UsageError(f"`model` {self.model} is not a classifier; `dataprep-pretrain-mae` trains it")
 
     def fitted_to(self, images: int, devices: Devices) -> TrainResNet:
-        """Return these flags with a batch size and learning rate, those of the recipe if they are not given.
-
-        Args:
-            images: Images of an epoch; small data get a smaller batch.
-        """
+        """Return these flags with batch size and learning rate, which follow the recipe and the images of an epoch."""
         shares = devices.num_devices * self.accum_iter
         batch = self.batch_size * shares if self.batch_size else fitted_batch(BATCH * shares, images, shares)
         ramped = self.ramped_batch(devices)
@@ -177,11 +173,8 @@ class TrainResNet(RunOptions):
         return lr * min(1.0, batch / lr_batch)
 
     def schedule(self) -> Schedule:
-        """Return the schedule of the learning rate, of flags that are `fitted_to` their data.
-
-        Raises:
-            UsageError: The learning rate is constant, but flags say how it changes.
-        """
+        """Return the schedule of the learning rate, of flags that are `fitted_to` their data. Raises UsageError if the
+        learning rate is constant, but flags say how it changes."""
         lr = self.lr or 0.0
         own = {
             name: getattr(self, name)
@@ -212,11 +205,7 @@ class ResNetTask(ClassifierTask):
         return found
 
     def require(self, target_percent: float) -> None:
-        """Evaluate once more, and require an accuracy.
-
-        Raises:
-            DataprepError: The accuracy is below the target.
-        """
+        """Evaluate once more, and require an accuracy. Raises DataprepError if the accuracy is below the target."""
         percent = 100 * (super().evaluate() or {})["accuracy"]
         if percent < target_percent:
             raise DataprepError(

@@ -189,11 +189,7 @@ class Config(Request):
         return {name.replace("dataset_", "dataset."): value for name, value in own.items()}
 
     def data_path(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Return the path or URL of the data.
-
-        Raises:
-            UsageError: No option gives it, or there is no TFDS dataset.
-        """
+        """Return the path or URL of the data. Raises UsageError if no option gives it, or there is no TFDS dataset."""
         root = self.dataset_root or (environment.get("TFDS_DATA_DIR", "") if self.dataset_use_tfds else "")
         if not root:
             raise UsageError("`dataset_root` is missing; give a dataset or an image folder")
@@ -207,12 +203,7 @@ class Config(Request):
         return root
 
     def fitted_to(self, images: int, *, num_devices: int, tells: bool) -> Config:
-        """Return this configuration with a batch size and warm-up, those of resnet_jax if they are not given.
-
-        Args:
-            images: Images of an epoch; small data get a smaller batch.
-            tells: Whether to print the values that are taken.
-        """
+        """Return this configuration with batch size and warm-up, which follow resnet_jax and the images of an epoch."""
         flags, ramp = self, parse_ramp(self.batch_ramp)
         if ramp is not None:
             ramp.check_alone(self)
@@ -291,15 +282,8 @@ REFUSED = {
 
 
 def config_of(*, config: str = "configs/default.py", **given: Any) -> Config:
-    """Return the preset that is named as a configuration file, with some values replaced.
-
-    Args:
-        config: Path of a file named as one of `PRESETS`; the file is not read.
-        given: Values by the fields of `Config`.
-
-    Raises:
-        UsageError: The name is not a preset's, or a value is out of its range.
-    """
+    """Return the preset that is named as a configuration file, which is not read, with some values replaced. Raises
+    UsageError if the name is not a preset's, or a value is out of its range."""
     name = PurePosixPath(config).stem
     if name not in PRESETS:
         known = ", ".join(f"configs/{each}.py" for each in PRESETS)
@@ -317,11 +301,8 @@ def _cache_folder() -> Path:
 
 
 def open_training(config: Config) -> Training[JaxBackend]:
-    """Open devices, loaders and model; nothing is trained yet.
-
-    Raises:
-        UsageError: The data do not exist, have no labels, have images without one, or have no split to evaluate on.
-    """
+    """Open devices, loaders and model; nothing is trained yet. Raises UsageError if the data do not exist, have no
+    labels, have images without one, or have no split to evaluate on."""
     from loaders.jax import host_rank
     from train.batches.data import classes_of, open_data
     from train.checkpoints.checkpoint import CheckpointFolder
@@ -372,11 +353,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
 
 
 def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> ResNetSteps:
-    """Make the functions that devices run.
-
-    Raises:
-        UsageError: The model is unknown.
-    """
+    """Make the functions that devices run. Raises UsageError if the model is unknown."""
     from train.loops.jax_steps import ResNetSteps
     from train.models.jax_resnet import create_resnet
 

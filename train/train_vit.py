@@ -208,14 +208,8 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         )
 
     def fitted_to(self, images: int, devices: Devices) -> TrainViT:
-        """Return these flags with a batch size, learning rate and warm-up, those of the recipe if they are not given.
-
-        Args:
-            images: Images of an epoch; small data get a smaller batch.
-
-        Raises:
-            UsageError: Devices and parts cannot share the batch.
-        """
+        """Return these flags with batch size, learning rate and warm-up, which follow the recipe and the images of an
+        epoch. Raises UsageError if devices and parts cannot share the batch."""
         shares = devices.num_devices * self.accum_iter
         ramped = self.ramped_batch(devices)
         batch = ramped or self.batch_size or fitted_batch(BATCH, images, shares * self.row_images)
@@ -232,11 +226,8 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         return LR * math.sqrt(min(1.0, batch / BATCH))
 
     def schedule(self, order: Order) -> HalfCosine:
-        """Return the learning rate over the epochs of a loader.
-
-        Raises:
-            UsageError: The learning rate would rise for longer than the run takes.
-        """
+        """Return the learning rate over the epochs of a loader. Raises UsageError if the learning rate would rise for
+        longer than the run takes."""
         total_steps = order.first_batch(self.epochs)
         warmup_steps = self.warmup_steps or 0
         if warmup_steps > total_steps:

@@ -123,15 +123,8 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> AbstractContextManage
 
 
 def pipeline_options(runner: str, arguments: Sequence[str]) -> PipelineOptions:
-    """Make Beam's options for a runner.
-
-    Args:
-        runner: A Beam runner's name.
-        arguments: The user's arguments after `--`, or the result of `prepare_arguments` for them.
-
-    Raises:
-        UsageError: The runner is unknown or loses data, or an argument is not an option of Beam.
-    """
+    """Make Beam's options of the user's arguments after `--`, or of the result of `prepare_arguments` for them. Raises
+    UsageError if the runner is unknown or loses data, or an argument is not an option of Beam."""
     runners.check_name(runner)
     unknown = _unknown_arguments(arguments)
     if unknown:

@@ -87,7 +87,6 @@ def fetchers(runner: str, workers: int, arguments: Sequence[str]) -> int:
     """Return the largest number of worker processes; the limits for web hosts are divided by it.
 
     Args:
-        runner: One of RUNNERS.
         workers: Value of `workers`, for a runner whose options do not set the number.
         arguments: The result of `prepare_arguments`.
 

@@ -121,14 +121,8 @@ class _WithoutCurrentFolder(list[str]):
 
 
 def connect(options: RayOptions, warn: Callable[[str], object] = lambda line: None) -> None:
-    """Connect to the cluster, once.
-
-    Args:
-        warn: Receives a line for each task that Ray tries again.
-
-    Raises:
-        UsageError: No cluster answers at the address, or it runs another Ray or Python.
-    """
+    """Connect to the cluster, once; `warn` receives a line for each task that Ray tries again. Raises UsageError if no
+    cluster answers at the address, or it runs another Ray or Python."""
     # Ray writes a page about each worker that dies to stdout, where only the result of the command belongs.
     ray._private.worker.print_to_stdstream = partial(_tell, warn)
     if ray.is_initialized() and ray.get_runtime_context().namespace == NAMESPACE:
@@ -209,12 +203,9 @@ def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
 
 @contextmanager
 def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
-    """Connect to the cluster, and check its nodes before anything is planned.
-
-    Raises:
-        UsageError: No cluster answers at the address, or it runs another Ray or Python; or a node has another version
-            of this package, or does not see the originals.
-    """
+    """Connect to the cluster, and check its nodes before anything is planned. Raises UsageError if no cluster answers
+    at the address, or it runs another Ray or Python; or a node has another version of this package, or does not see
+    the originals."""
     options = ray_options(choice.options)
     connect(options, work.warn)
     try:

@@ -109,11 +109,8 @@ class SparkOptions:
 
 
 def spark_options(arguments: Sequence[str]) -> SparkOptions:
-    """Parse the arguments after `--`: `--master URL` and any number of `--conf NAME=VALUE`, as for spark-submit.
-
-    Raises:
-        UsageError: An argument is unknown or malformed, or Spark has no tasks for Python at that master.
-    """
+    """Parse the arguments after `--`: `--master URL` and any number of `--conf NAME=VALUE`, as for spark-submit. Raises
+    UsageError if an argument is unknown or malformed, or Spark has no tasks for Python at that master."""
     parser = EngineParser("spark")
     parser.add_argument("--master", metavar="URL")
     parser.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE")
@@ -136,12 +133,7 @@ def spark_options(arguments: Sequence[str]) -> SparkOptions:
 
 
 def settings_of(options: SparkOptions, known: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of a context that is started for these options.
-
-    Args:
-        options: The user's options, which come before all others.
-        known: Settings of spark-submit, which come before the defaults here.
-    """
+    """Return the settings of a context that is started for these options, which come before spark-submit's."""
     chosen = {
         _OURS: "true",
         "spark.app.name": "dataprep",
@@ -162,11 +154,8 @@ def settings_of(options: SparkOptions, known: Mapping[str, str]) -> dict[str, st
 
 
 def cores_at_most(settings: Mapping[str, str]) -> int:
-    """Return the largest number of tasks that run at the same time, for the settings of a running context.
-
-    Raises:
-        UsageError: They do not limit it: executors that join later would add to the requests that a host gets.
-    """
+    """Return the largest number of tasks that run at the same time, for the settings of a running context. Raises
+    UsageError if they do not limit it: executors that join later would add to the requests that a host gets."""
 
     def number(name: str, otherwise: int) -> int:
         value = settings.get(name, "").strip()
@@ -185,11 +174,8 @@ def cores_at_most(settings: Mapping[str, str]) -> int:
 
 
 def open_context(options: SparkOptions) -> SparkContext:
-    """Return the running context, or start one.
-
-    Raises:
-        UsageError: PySpark, Java or the master is missing, or Spark could not be started.
-    """
+    """Return the running context, or start one. Raises UsageError if PySpark, Java or the master is missing, or Spark
+    could not be started."""
     with needing("spark", "`runner` spark"):
         from pyspark import SparkConf, SparkContext
     if SparkContext._active_spark_context is not None:
@@ -307,12 +293,9 @@ def shards_at_once(choice: EngineChoice, _urls: tuple[str, ...]) -> int:
 
 @contextmanager
 def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
-    """Start a context or join the running one, and check a node before anything is planned.
-
-    Raises:
-        UsageError: The cluster cannot be reached, or its workers run another Python, lack this version of dataprep, or
-            cannot read the originals.
-    """
+    """Start a context or join the running one, and check a node before anything is planned. Raises UsageError if the
+    cluster cannot be reached, or its workers run another Python, lack this version of dataprep, or cannot read the
+    originals."""
     context = open_context(spark_options(choice.options))
     try:
         node = NodeTask(source_paths(work.source_url), choice.runner)
@@ -370,10 +353,7 @@ def run_partition(task: Task, answers: Any, indexes: Iterable[int]) -> None:
 
 def run_tasks(context: SparkContext, task: Task, indexes: Sequence[int]) -> Iterator[Answer]:
     """Run a task for each index, and yield the answers as they arrive; when the caller stops, the job is cancelled.
-
-    Raises:
-        DataprepError: The job has failed.
-    """
+    Raises DataprepError if the job has failed."""
     from pyspark import InheritableThread
 
     arrived = context.accumulator(deque(), Answers())

@@ -93,11 +93,7 @@ class Data:
         sizes: Sequence[tuple[int, int]] = (),
         tells: bool = True,
     ) -> tuple[Loader, Loader | None]:
-        """Open the loaders of training and evaluation; with `tells`, print a line if no split is evaluated.
-
-        Raises:
-            UsageError: See `training_loader`.
-        """
+        """Open the loaders of training and evaluation; with `tells`, print a line if no split is evaluated."""
         loader, validation = self.training_loader(training, sizes), self.validation_loader(evaluation)
         if validation is None and tells:
             self.tell_no_evaluation(training)
@@ -105,11 +101,7 @@ class Data:
 
     @property
     def epoch_images(self) -> int:
-        """Number of images in an epoch of the training.
-
-        Raises:
-            UsageError: See `training_loader`.
-        """
+        """Number of images in an epoch of the training."""
         return self.images[self._train_split]
 
     def trained_split(self) -> str | None:
@@ -193,11 +185,9 @@ def open_data(
 
 
 def classes_of(data: Data, num_classes: int | None, *, evaluates: bool = True) -> int:
-    """Return the number of a model's logits.
+    """Return the number of a model's logits: the one that the user gave, else the number of classes in the data.
 
     Args:
-        data: Data with labels.
-        num_classes: Number that the user gave; None: the number of classes in the data.
         evaluates: Whether the run also reads the split for evaluation.
 
     Raises:

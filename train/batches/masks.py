@@ -16,11 +16,7 @@ from loaders.packs import Packs
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskConfig:
-    """Settings of masks.
-
-    Raises:
-        UsageError: Nothing would be visible, or nothing hidden.
-    """
+    """Settings of masks. Raises UsageError if nothing would be visible, or nothing hidden."""
 
     grid: int
     """Patches along a side of the image."""
@@ -63,11 +59,7 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: Sequence[int]) -> Ma
     """Permute the blocks of each sample and show the first K patches of them.
 
     Masks do not depend on the batch or the number of ranks: a sample's draws are the words of one stream at an offset
-    that follows from its position.
-
-    Args:
-        config: How images are masked.
-        positions: Global positions of the samples, counted over all epochs: `Loader.positions`.
+    that follows from its position among those of all epochs, as `Loader.positions` has it.
     """
     side = -(-config.grid // config.unit)
     per_sample = side**2
@@ -85,11 +77,7 @@ def draw_masks(config: MaskConfig, *, seed: int, positions: Sequence[int]) -> Ma
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackMaskConfig:
-    """Settings of the masks of packed images.
-
-    Raises:
-        UsageError: Nothing would be visible, or nothing hidden.
-    """
+    """Settings of the masks of packed images. Raises UsageError if nothing would be visible, or nothing hidden."""
 
     packs: Packs
     ratio: float = 0.75
@@ -123,7 +111,6 @@ def draw_pack_masks(
     """Show a fixed share of the patches of each image, drawn at random.
 
     Args:
-        config: How images are masked.
         positions: Global positions of this rank's images, counted over all epochs, ascending.
         segments_RT: Number of each token's image in its row, 0 in padding, as in `loaders.PackBatch`.
     """

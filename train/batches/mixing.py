@@ -25,11 +25,7 @@ MODES = ("batch", "pair", "elem")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MixConfig:
-    """Settings of Mixup and CutMix.
-
-    Raises:
-        UsageError: The smallest side of boxes is not below the largest.
-    """
+    """Settings of Mixup and CutMix. Raises UsageError if the smallest side of boxes is not below the largest."""
 
     mixup: float = 0.0
     """Both parameters of the Beta distribution from which an image's own share is drawn; 0: no mixup."""
@@ -72,15 +68,9 @@ class Mixes(NamedTuple):
 
 
 def draw_mixes(config: MixConfig, *, seed: int, positions: range, batch_size: int, image_size: int) -> Mixes:
-    """Draw shares and boxes for some images of one batch.
+    """Draw shares and boxes for some images of one batch of B, by their positions over all epochs.
 
     The raw random words never change; what NumPy's Generator draws from them may change between NumPy's releases.
-
-    Args:
-        config: How images are mixed.
-        positions: Global positions of the images, counted over all epochs.
-        batch_size: B.
-        image_size: Side of the images, pixels.
     """
     batch = positions.start // batch_size
     rng = np.random.Generator(np.random.Philox(key=philox_words(2, seed=seed, purpose="train/mix", start=4 * batch)))

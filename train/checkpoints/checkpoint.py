@@ -90,11 +90,8 @@ class CheckpointFolder:
         return [each for each in self.list() if each.name not in left]
 
     def at_step(self, step: int) -> str:
-        """Return the URL of the checkpoint of a step, of the branch in use if it has one.
-
-        Raises:
-            UsageError: There is none, or only several of branches that were left.
-        """
+        """Return the URL of the checkpoint of a step, of the branch in use if it has one. Raises UsageError if there is
+        none, or only several of branches that were left."""
         found = [each for each in self.current() if each.step == step][:1]
         found = found or [each for each in self.list() if each.step == step]
         if len(found) != 1:
@@ -109,7 +106,6 @@ class CheckpointFolder:
         """Go on after a checkpoint, and leave those that are neither it nor before it.
 
         Args:
-            after: Name of the checkpoint.
             parents: Names of those before it, as its state has them; None: all of an earlier step.
         """
         listed = self.list()
@@ -289,8 +285,6 @@ class OrbaxFolder(CheckpointFolder):
     """Writes, finds and reads checkpoints of all processes together.
 
     Args:
-        url: A folder or gs://bucket/prefix that all processes see.
-        keep: Number of newest checkpoints to keep, 1 or more.
         like: Arrays by their names, as the run has them: arrays of an Orbax checkpoint are read with the same
             shardings, whatever the number of processes that wrote them. None: all values are read into this host's
             memory.
@@ -303,15 +297,7 @@ class OrbaxFolder(CheckpointFolder):
         self._like = like
 
     def save(self, step: int, state: files.State) -> files.Checkpoint | None:
-        """Write a state; all processes call this.
-
-        Args:
-            step: Number of steps that were done.
-            state: JSON values, and arrays of JAX by their names.
-
-        Returns:
-            The checkpoint in the first process, None in the others.
-        """
+        """Write a state of JSON values and JAX's arrays; all processes call this, the first gets the checkpoint."""
         import jax
         import orbax.checkpoint as ocp
 
@@ -345,7 +331,6 @@ def load_orbax(url: str, like: Mapping[str, jax.Array] | None = None) -> files.S
     """Read the state of one checkpoint.
 
     Args:
-        url: Path or URL of its folder.
         like: Arrays by their names, whose shardings are taken; None: all values are read into this host's memory.
 
     Raises:

@@ -80,15 +80,8 @@ def is_vitmae(names: Mapping[str, object]) -> bool:
 
 
 def from_vitmae(url: str, theirs: Tensors) -> Tensors:
-    """Return ViTMAE's weights by our names.
-
-    Args:
-        url: Path or URL of the weights, for messages.
-        theirs: Weights of `ViTMAEForPreTraining`, or of `ViTMAEModel` alone.
-
-    Raises:
-        FormatError: A weight is not one of ViTMAE's, or one of three that are joined is missing.
-    """
+    """Return the weights of `ViTMAEForPreTraining`, or of `ViTMAEModel` alone, by our names. Raises FormatError if a
+    weight is not one of ViTMAE's, or one of three that are joined is missing."""
     found: Tensors = {}
     taken = {name.removeprefix(_ENCODER): each for name, each in theirs.items()}
     for name, each in taken.items():
@@ -110,14 +103,8 @@ def from_vitmae(url: str, theirs: Tensors) -> Tensors:
 
 
 def to_vitmae(ours: Tensors) -> Tensors:
-    """Return weights of a masked autoencoder or its encoder by the names of `ViTMAEForPreTraining`.
-
-    Args:
-        ours: Weights by our names, with biases of keys.
-
-    Raises:
-        FormatError: A weight has no place in ViTMAE, such as a classifier's head.
-    """
+    """Return weights with biases of keys by the names of `ViTMAEForPreTraining`. Raises FormatError if a weight has no
+    place in ViTMAE, such as a classifier's head."""
     theirs: Tensors = {}
     modules = {our: their for their, our in _IN_BLOCK.items()}
     blocks = {our: their for their, our in _BLOCKS.items()}
@@ -229,11 +216,7 @@ class Weights:
 
     @property
     def encoder(self) -> Encoder:
-        """Encoder that has these weights.
-
-        Raises:
-            FormatError: The weights have none of the known sizes.
-        """
+        """Encoder that has these weights. Raises FormatError if the weights have none of the known sizes."""
         dim, depth, patch_size = self._shape
         size = _size_of(dim, depth)
         if size is None:
@@ -263,22 +246,16 @@ class Weights:
 
     @property
     def positions(self) -> torch.Tensor:
-        """Position embeddings of a class token and a square of patches, (1, L, D).
-
-        Raises:
-            FormatError: The weights have no class token.
-        """
+        """Position embeddings of a class token and a square of patches, (1, L, D). Raises FormatError if the weights
+        have no class token."""
         if "cls_token" not in self.tensors or not self._grid:
             raise FormatError(f"{self.url}: no class token; expected an encoder that has one, as MAE and timm have it")
         return self.tensors["pos_embed"]
 
     @property
     def image_size(self) -> int:
-        """Side of the images that the weights were trained on, pixels.
-
-        Raises:
-            FormatError: The position embeddings are not of a square of patches.
-        """
+        """Side of the images that the weights were trained on, pixels. Raises FormatError if the position embeddings
+        are not of a square of patches."""
         return self._grid * self._shape[2]
 
     @property
@@ -319,11 +296,7 @@ def read_weights(url: str) -> Weights:
 
 
 def weights_of(url: str, state: Mapping[str, Any]) -> Weights:
-    """Find the weights in a state that was read from a file.
-
-    Raises:
-        FormatError: There are no weights.
-    """
+    """Find the weights in a state that was read from a file. Raises FormatError if there are no weights."""
     if ARRAYS in state:
         arrays = trained_weights(url, state)
         tensors = {name: torch.tensor(each) for name, each in arrays.items()}
@@ -353,11 +326,8 @@ def source_digest(url: str) -> str:
 
 
 def named_encoder(name: str) -> Encoder:
-    """Return the encoder of a name such as `vit_base_patch16`; any side of a patch may follow any size.
-
-    Raises:
-        UsageError: There is no such size.
-    """
+    """Return the encoder of a name such as `vit_base_patch16`; any side of a patch may follow any size. Raises
+    UsageError if there is no such size."""
     match = _NAMED.fullmatch(name)
     config = _sizes().get(match[1]) if match else None
     if match is None or config is None:
@@ -471,17 +441,8 @@ def _read_safetensors(url: str) -> dict[str, Any]:
 
 
 def check_model(where: str, found: Any, own: Mapping[str, torch.Tensor], changes: list[str]) -> None:
-    """Check that tensors fit a model.
-
-    Args:
-        where: Path or URL that they were read from.
-        found: Tensors by their names.
-        own: The model's own tensors by their names.
-        changes: Flags with other values in the run that saved the checkpoint, e.g. "`model` vit_base_patch16".
-
-    Raises:
-        UsageError: The tensors are of another model.
-    """
+    """Raise UsageError if tensors are of another model; `changes` are flags with other values in the run that saved
+    them, e.g. "`model` vit_base_patch16"."""
     if difference := difference_of(found, own):
         raise UsageError(
             f"{where}: from another model: {difference}{flags_of_its_run(changes)}; use the flags that it was trained "
@@ -503,11 +464,8 @@ def difference_of(found: Any, own: Mapping[str, torch.Tensor]) -> str:
 
 
 def restore_optimizer(where: str, optimizer: torch.optim.Optimizer, state: Any) -> None:
-    """Restore moments from a checkpoint; learning rates, decays and other settings stay as on this command line.
-
-    Raises:
-        UsageError: The moments are of another optimiser.
-    """
+    """Restore moments from a checkpoint; learning rates, decays and other settings stay as on this command line. Raises
+    UsageError if the moments are of another optimiser."""
     own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)
@@ -547,13 +505,8 @@ class ClassifierConfig:
 def open_classifier(name: str | None, weights: Weights | None, config: ClassifierConfig) -> VisionTransformer:
     """Make a vision transformer with pretrained weights, or random ones from torch's generator.
 
-    Args:
-        name: Name of the encoder, e.g. `vit_base_patch16`; None: the weights'.
-        weights: Pretrained weights; None: random ones.
-        config: Settings of the head and the images.
-
     Raises:
-        UsageError: The name is unknown, or the weights have another.
+        UsageError: The name of the encoder is unknown, or the weights have another.
         FormatError: The weights are not of a known encoder.
     """
     encoder = _encoder(name, weights)
@@ -589,11 +542,7 @@ def origin(model: VisionTransformer, weights: Weights) -> str:
 
 
 def load_whole(model: VisionTransformer, weights: Weights) -> None:
-    """Load all tensors of a classifier, including its head.
-
-    Raises:
-        UsageError: The tensors are of another model.
-    """
+    """Load all tensors of a classifier, including its head. Raises UsageError if the tensors are of another model."""
     check_model(weights.url, weights.tensors, model.state_dict(), [])
     model.load_state_dict(weights.tensors)
 

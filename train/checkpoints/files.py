@@ -44,12 +44,7 @@ _SHOWN_FLAGS = 3
 
 
 def check_state(where: str, state: Mapping[str, Any], entries: Sequence[str]) -> None:
-    """Check that a state was saved by a run.
-
-    Args:
-        where: Path or URL that the state was read from.
-        state: Entries that were read.
-        entries: Names of the entries that the framework adds to every run's.
+    """Check that a run saved a state, with the entries that the framework adds to every run's.
 
     Raises:
         UsageError: The state is something else, e.g. published weights, or has another version.
@@ -240,12 +235,7 @@ def find_checkpoint(name: str) -> Checkpoint | None:
 
 
 def load_file(path: Path, digest: str | None, codec: Codec = TORCH) -> State:
-    """Read the state in one file.
-
-    Args:
-        path: Path on a local disk.
-        digest: Digest that the file must have; None: it is not compared.
-        codec: File format of the state.
+    """Read the state in one file on a local disk; compare its digest unless that is None.
 
     Raises:
         FormatError: The file has another digest, or is not a state.
@@ -300,12 +290,8 @@ class _Pickle:
     _tensor_bytes: int = 0
 
     def read(self) -> Any:
-        """Return the object.
-
-        Raises:
-            FormatError: The pickle mentions an object of another kind, or a tensor is not in the file.
-            Exception: The pickle is damaged; any kind.
-        """
+        """Return the object. Raises FormatError if the pickle mentions an object of another kind, or a tensor is not in
+        the file, and any exception if the pickle is damaged."""
         (name,) = (each for each in self.archive.namelist() if each.endswith("/data.pkl") and each.count("/") == 1)
         self._folder = name.removesuffix("data.pkl")
         if self._folder + "byteorder" in self.archive.namelist() and self._file("byteorder") != b"little":
@@ -470,11 +456,8 @@ class _Pickle:
 
 @contextlib.contextmanager
 def on_disk(storage: Storage, name: str) -> Iterator[Path]:
-    """Yield the path of a file, or of a temporary copy of an object on a local disk.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Yield the path of a file, or of a temporary copy of an object on a local disk. Raises FileNotFoundError if there
+    is no such file."""
     if storage.is_local:
         if storage.stat(name) is None:
             raise FileNotFoundError(storage.url_of(name))

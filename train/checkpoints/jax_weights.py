@@ -50,16 +50,8 @@ def to_torch(params: Arrays) -> dict[str, NDArray[Any]]:
 
 
 def from_torch(where: str, tensors: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, NDArray[Any]]:
-    """Return PyTorch's weights by JAX's names, in its layouts.
-
-    Args:
-        where: Path or URL of the weights, for messages.
-        tensors: Weights by PyTorch's names; others than the model's are refused, unless they are not trained.
-        shapes: Shapes of the model's weights by JAX's names.
-
-    Raises:
-        UsageError: A weight is missing, has another shape, or is not one of the model's.
-    """
+    """Return PyTorch's weights by JAX's names, in its layouts; `shapes` are those of the model's weights in JAX. Raises
+    UsageError if a weight is missing, has another shape, or is not one of the model's."""
     taken = dict(tensors)
     found = {}
     for name, shape in shapes.items():
@@ -84,8 +76,6 @@ def state_from_torch(
     """Return weights and AdamW's moments of a PyTorch checkpoint as the arrays of a JAX checkpoint.
 
     Args:
-        where: Path or URL of the checkpoint, for messages.
-        state: Entries of the checkpoint, with tensors.
         shapes: Shapes of the model's weights by JAX's names.
         decay_vectors: Whether the optimiser has vectors in one group with matrices.
         layered: Whether every layer has groups of its own, as in `train.optim.optimizer`.
@@ -116,11 +106,6 @@ def probe_state_from_torch(
     where: str, state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, NDArray[Any]]:
     """Return weights, statistics and momentum of a linear probe's PyTorch checkpoint as the arrays of a JAX checkpoint.
-
-    Args:
-        where: Path or URL of the checkpoint, for messages.
-        state: Entries of the checkpoint, with tensors.
-        shapes: Shapes of the model's weights by JAX's names.
 
     Raises:
         UsageError: The weights are of another model.
@@ -156,11 +141,8 @@ def _joined_probe(weights: Arrays, statistics: Arrays) -> dict[str, NDArray[Any]
 
 
 def trained_weights(where: str, state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return the weights of a checkpoint of JAX by PyTorch's names: the moving average, if the run kept one.
-
-    Raises:
-        UsageError: It is not a checkpoint of a transformer.
-    """
+    """Return the weights of a checkpoint of JAX by PyTorch's names: the moving average, if the run kept one. Raises
+    UsageError if it is not a checkpoint of a transformer."""
     arrays: Arrays = state[ARRAYS]
     for prefix in ("average/", "params/"):
         named = {name[len(prefix) :]: each for name, each in arrays.items() if name.startswith(prefix)}

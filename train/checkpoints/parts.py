@@ -51,12 +51,7 @@ class Pieces:
 
 
 def part_of(state: State, *, has_rest: bool) -> State:
-    """Return a host's part as plain values, which `weights_only` can read.
-
-    Args:
-        state: State with `Pieces`.
-        has_rest: Whether the part also has all values that are not sharded.
-    """
+    """Return a host's part as plain values; with `has_rest` also all values that are not sharded."""
     pieces = [
         {"path": list(path), "shape": list(leaf.shape), "found": [(list(start), each) for start, each in leaf.found]}
         for path, leaf in _leaves(state, ())
@@ -68,7 +63,6 @@ def whole_of(parts: Iterable[State], *, is_own: bool = False) -> State:
     """Join parts to the complete state, with one part at a time in memory next to the result.
 
     Args:
-        parts: All parts.
         is_own: Whether they are one host's part alone; values that this host does not hold are then 0.
 
     Raises:
@@ -150,11 +144,8 @@ class Save:
         return f"{FOLDER}checkpoint-{self.step:09d}-{self.digits}-{rank:05d}-of-{world_size:05d}-{digest}.pth"
 
     def parts(self, storage: Storage) -> dict[int, str]:
-        """List the existing parts of this save: their names by the hosts' ranks.
-
-        Raises:
-            DataprepError: Two processes saved as the same host.
-        """
+        """List the existing parts of this save: their names by the hosts' ranks. Raises DataprepError if two processes
+        saved as the same host."""
         found: dict[int, str] = {}
         for info in storage.list(FOLDER):
             match = _NAME.fullmatch(info.name.removeprefix(FOLDER))
@@ -186,12 +177,9 @@ def find_save(storage: Storage, step: int) -> Save | None:
 
 
 def end_save(storage: Storage, save: Save, parts: Sequence[str], hosts: Sequence[str] = ()) -> Checkpoint:
-    """Write the list of a save's parts, which makes them a checkpoint.
+    """Write the list of a save's parts, by the hosts' ranks, which makes them a checkpoint.
 
     Args:
-        storage: Folder of the checkpoint.
-        save: The save.
-        parts: Names of all parts, by the hosts' ranks.
         hosts: Names of the hosts, if each has written its part on its own disk.
     """
     document: dict[str, Any] = {"version": _VERSION, "step": save.step, "parts": list(parts)}
@@ -208,8 +196,6 @@ def load_parts(storage: Storage, checkpoint: Checkpoint, own: tuple[int, int] | 
     """Read the complete state that a list of parts describes, with one part at a time in memory next to the result.
 
     Args:
-        storage: Folder of the checkpoint.
-        checkpoint: The list.
         own: Number of this host and of all hosts, if each has a folder of its own: where the other parts are on other
             hosts, the state then has 0 in place of the values that this host does not hold.
 
@@ -317,10 +303,6 @@ class PartFolder(CheckpointFolder):
     """Writes checkpoints in parts; all hosts of the run see the same folder, or each has one on its own disk.
 
     Args:
-        url: As for `CheckpointFolder`.
-        rank: Number of this host.
-        world_size: Hosts of the run.
-        keep: As for `CheckpointFolder`.
         wait_s: Longest wait for the slowest host's part, seconds; 10 GB at 10 MB/s take 1,000.
         gather: Function that returns what each host gives to it, by rank; all hosts call it together. None: all see
             the same folder.
@@ -375,10 +357,7 @@ class PartFolder(CheckpointFolder):
         self, tell: Callable[[str], None], *, move_damaged: bool = False
     ) -> tuple[Checkpoint, State] | None:
         """Return the newest checkpoint as `CheckpointFolder` does; with disks of their own, the newest of all hosts.
-
-        Raises:
-            UsageError: The part of a host is not on its disk.
-        """
+        Raises UsageError if the part of a host is not on its disk."""
         if not self.is_own:
             return super().newest_valid(tell, move_damaged=move_damaged)
         checkpoints = self.current()[:_COMPARED]
@@ -418,11 +397,7 @@ class PartFolder(CheckpointFolder):
             remove_unlisted_parts(self._storage, self.list())
 
     def save(self, step: int, state: State) -> Checkpoint | None:
-        """Write this host's part; the first host waits for the others' and writes the list.
-
-        Args:
-            step: Number of steps that were done; the same on all hosts.
-            state: As for `CheckpointFolder.save`, with `Pieces` for tensors that are sharded.
+        """Write this host's part of a state with `Pieces`; the first host waits for the others' and writes the list.
 
         Returns:
             The checkpoint on the first host, None on the others.
@@ -480,11 +455,7 @@ class PartFolder(CheckpointFolder):
         return found, f"no part of step {save.step} of host {', '.join(map(str, missing))}"
 
     def _wait(self, look: Callable[[], tuple[T | None, str]]) -> T:
-        """Wait for the files of other hosts.
-
-        Args:
-            look: Function that returns the result, or None, and a clause about what is missing.
-        """
+        """Wait for files of other hosts, until `look` has a result beside the clause that says what is missing."""
         deadline_s, pause_s = time.monotonic() + self._wait_s, _FIRST_POLL_S
         while True:
             found, missing = look()

@@ -78,12 +78,7 @@ class JaxOptions(RunOptions):
         return self.framework == "jax"
 
     def computation(self, devices: JaxDevices, precision: str, *, remat: bool) -> Computation:
-        """Return the settings of a network's computation.
-
-        Args:
-            precision: One of `train.loops.backend.PRECISIONS`; `auto` is bfloat16 on GPUs, as with PyTorch.
-            remat: Whether blocks are computed again for their gradient.
-        """
+        """Return the settings of a network's computation; precision `auto` is bfloat16 on GPUs, as with PyTorch."""
         import jax
         from jax.sharding import NamedSharding, PartitionSpec
 
@@ -113,8 +108,6 @@ class JaxOptions(RunOptions):
 
         Args:
             settings: Settings of the updates, without those that these options have.
-            schedule: Learning rate.
-            lr_shares: As `Training.lr_shares`.
             is_probe: Whether only the head is trained.
             tensors: Initial weights under PyTorch's names, in its layouts; None: they are drawn from the seed.
         """
@@ -180,14 +173,8 @@ class JaxDevices:
 
 
 def join_jax(device: str | None) -> None:
-    """Connect to JAX's other processes; a program does so once, before it uses devices.
-
-    Args:
-        device: Value of `device`.
-
-    Raises:
-        UsageError: JAX is not installed, or there is no such device.
-    """
+    """Connect to JAX's other processes; a program does so once, before it uses devices. Raises UsageError if JAX is not
+    installed, or there is no such device."""
     if device is not None:
         os.environ["JAX_PLATFORMS"] = _PLATFORMS[device]
     with needing("jax", "`framework` jax"):
@@ -197,14 +184,7 @@ def join_jax(device: str | None) -> None:
 
 
 def open_jax_devices(tensor_parallel: int) -> JaxDevices:
-    """Lay out the devices of all processes.
-
-    Args:
-        tensor_parallel: Number of devices that share the heads of a block.
-
-    Raises:
-        UsageError: The devices of a process cannot be divided so.
-    """
+    """Lay out the devices of all processes as `open_mesh` does."""
     from loaders.jax import host_rank
     from train.loops.jax import open_mesh
 

@@ -56,25 +56,17 @@ _OUT_OF_MEMORY = re.compile(r"MemoryError|allocate memory|out of memory|RESOURCE
 
 
 def flag(default: Any, text: str, group: str = OTHER, within: Spec = MappingProxyType({}), **about: Any) -> Any:
-    """Declare an option field. Same as `dataprep.arguments.option`, but the default comes first, then the help text.
+    """Declare an option field as `dataprep.arguments.option` does, but with the default first and then the help text.
 
     Args:
-        default: Value if it is not given.
-        text: Line of help.
         group: One of HEADINGS.
         within: Allowed range; required for numbers.
-        about: Other arguments of `option`.
     """
     return option(text, default=default, group=group, **within, **about)
 
 
 def redefined(kind: type[Request], name: str, **changes: Any) -> Any:
-    """Make a field that is an option of a base class, with another default, text or range, or other spellings.
-
-    Args:
-        kind: Base class.
-        changes: Arguments of `option` that differ from the base class.
-    """
+    """Make a field that is an option of a base class, with another default, text or range, or other spellings."""
     (own,) = (each for each in dataclasses.fields(kind) if each.name == name)
     spec = own.metadata["option"]
     about = {each.name: getattr(spec, each.name) for each in dataclasses.fields(spec)}
@@ -88,13 +80,10 @@ def given_of(flags: Request, names: Iterable[str]) -> list[str]:
 
 
 def with_defaults(flags: Asked, values: Mapping[str, float], images: int, *, tells: bool) -> Asked:
-    """Return flags with a value for each that was not given.
+    """Return flags with a value for each that is None; with `tells`, print the values in one line on stderr.
 
     Args:
-        flags: Flags; those that were not given are None.
-        values: Values by the names of their fields.
         images: Images of an epoch, which decided the values.
-        tells: Whether to print the values that are taken, in one line on stderr.
     """
     taken = {name: value for name, value in values.items() if getattr(flags, name) is None}
     if taken and tells:
@@ -122,13 +111,9 @@ class EntryCommand(RequestCommand):
 def entry_of(
     kind: type[Asked], run: Callable[..., int], name: str, *, epilog: str, refused: Mapping[str, str] | None = None
 ) -> RequestCommand:
-    """Make the command of a training program.
+    """Make the command of a training program, whose function gets the flags and returns an exit code.
 
     Args:
-        kind: Class of its flags; its docstring is the command's help.
-        run: Gets the flags; returns an exit code.
-        name: Name of its console script.
-        epilog: Examples, and exit codes.
         refused: Reasons why options of the programs that it replaces are refused, by their names after the prefix.
     """
     command = command_of(kind, run, name, epilog=epilog, cls=EntryCommand)
@@ -157,12 +142,7 @@ def _refuser(spelling: str, reason: str) -> Callable[[click.Context, click.Param
 
 
 def run(training: Training[Any], flags: RunOptions, *, model: str) -> int:
-    """Train, or measure what the training would wait for; return the exit code.
-
-    Args:
-        training: A run before its first update.
-        model: Name of the model, for the report of `diagnose`.
-    """
+    """Train, or measure what the training would wait for; return the exit code. The report names the model."""
     if flags.diagnose:
         options = flags.diagnosed_options(training.loader.config.batch_size, training.description)
         return training.diagnose(model, options)
@@ -173,10 +153,6 @@ def run(training: Training[Any], flags: RunOptions, *, model: str) -> int:
 
 
 def run_entry(command: click.Command) -> None:
-    """Run a program with the arguments of this process, and end the process with its exit code.
-
-    Args:
-        command: The program's; its name is the console script's, and begins every error.
-    """
+    """Run a program with the arguments of this process, and end the process with its exit code."""
     leave_current_folder()
     sys.exit(exit_code_of(command, command.name or ""))

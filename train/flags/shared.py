@@ -249,11 +249,8 @@ class RunOptions(Request):
         return self.ramp.sizes[0] if self.ramp else 0
 
     def ramped_batch(self, devices: Devices) -> int:
-        """Return the images of an update after the ramp; 0 without one.
-
-        Raises:
-            UsageError: A batch size is given as well, or devices and parts cannot share the first batch.
-        """
+        """Return the images of an update after the ramp; 0 without one. Raises UsageError if a batch size is given as
+        well, or devices and parts cannot share the first batch."""
         if self.ramp is None:
             return 0
         self.ramp.check_alone(self)
@@ -326,10 +323,6 @@ class RunOptions(Request):
         """Make a run in PyTorch: a task with its model, on the task's devices.
 
         Args:
-            task: Task with the model to train.
-            optimizer: Optimiser of its model.
-            schedule: Learning rate.
-            lr_shares: As `Training.lr_shares`.
             logs: Logs of the run; None to open them.
             clip_grad_norm: Largest norm of the gradient of all parameters; 0: no limit.
         """
@@ -355,12 +348,7 @@ class RunOptions(Request):
         )
 
     def loader_config(self, devices: Devices, *, batch_size: int, image_size: int) -> LoaderConfig:
-        """Settings of this host's loader that all entries share.
-
-        Args:
-            batch_size: Images of one update, of all devices together.
-            image_size: Side of the images, pixels.
-        """
+        """Settings of this host's loader that all entries share; a batch is of one update, of all devices together."""
         return LoaderConfig(
             batch_size=batch_size,
             seed=self.seed,
@@ -433,14 +421,8 @@ class RecipeOptions(RunOptions):
         return MAE_RECIPE
 
     def fitted_to(self, images: int, devices: Devices) -> Self:
-        """Return these flags with a batch size, learning rate and warm-up, those of the recipe if they are not given.
-
-        Args:
-            images: Images of an epoch; small data get a smaller batch.
-
-        Raises:
-            UsageError: See `effective_batch`.
-        """
+        """Return these flags with batch size, learning rate and warm-up, which follow the recipe and the images of an
+        epoch."""
         recipe, shares = self.recipe, devices.num_devices * self.accum_iter
         values: dict[str, float] = {}
         is_given = self.batch_ramp or self.batch_size or self.effective_batch_size > 0
@@ -467,11 +449,8 @@ class RecipeOptions(RunOptions):
         return "effective_batch_size" if self.effective_batch_size > 0 else "batch_size"
 
     def effective_batch(self, devices: Devices) -> int:
-        """Return the number of images of one update.
-
-        Raises:
-            UsageError: The two batch sizes disagree, or the batch cannot be shared among devices and parts.
-        """
+        """Return the number of images of one update. Raises UsageError if the two batch sizes disagree, or the batch
+        cannot be shared among devices and parts."""
         if batch := self.ramped_batch(devices):
             return batch
         shares = devices.num_devices * self.accum_iter
@@ -489,16 +468,8 @@ class RecipeOptions(RunOptions):
 
 
 def check_shares(batch_size: int, devices: Devices, accum_iter: int, *, name: str = "batch_size") -> int:
-    """Return a batch size that all devices and parts of a batch can share.
-
-    Args:
-        batch_size: Images of one update.
-        accum_iter: Parts of a batch.
-        name: Name of the option of the batch size, for the message.
-
-    Raises:
-        UsageError: The devices and parts cannot share the batch equally.
-    """
+    """Return a batch size that all devices and parts of a batch can share. Raises UsageError if they cannot share the
+    batch equally; the message names the option of the batch size."""
     shares = devices.num_devices * accum_iter
     if batch_size < 1 or batch_size % shares:
         raise UsageError(

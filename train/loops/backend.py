@@ -68,12 +68,7 @@ class LoopConfig:
         return min(total_steps, self.max_steps or total_steps)
 
     def is_log_due(self, step: int, ended: range) -> bool:
-        """Return whether a line is logged after a step.
-
-        Args:
-            step: Number of updates that were done.
-            ended: Epochs that ended with this step, as `ended_epochs` returns them.
-        """
+        """Return whether a line is logged after a number of updates, with which these epochs ended."""
         return _is_multiple(step, self.log_interval_steps) or _any_multiple(ended, self.log_interval_epochs)
 
     def is_evaluation_due(self, ended: range) -> bool:
@@ -172,15 +167,8 @@ class UpdateOverflowError(DataprepError):
 
 
 def skipped_images(validation: Loader, images: int) -> dict[str, int]:
-    """Return how many images an evaluation of a complete split left out, as `skipped`; nothing if none.
-
-    Args:
-        validation: Loader of the evaluation, over every image once.
-        images: Images that were counted.
-
-    Raises:
-        DataprepError: No image could be read, or the count is wrong.
-    """
+    """Return how many images an evaluation of a complete split left out, as `skipped`; nothing if none. Raises
+    DataprepError if no image could be read, or the count is wrong."""
     expected = validation.order.num_samples
     if not images:
         raise DataprepError(f"{validation.dataset.url}: none of {expected:,} validation images could be read")
@@ -238,9 +226,6 @@ class Backend(Protocol):
     def evaluate(self, is_stopped: Callable[[], bool]) -> Mapping[str, float] | None:
         """Evaluate the model on validation data.
 
-        Args:
-            is_stopped: Returns whether a signal came.
-
         Returns:
             Numbers by their names, empty without validation data; None if a signal interrupted the evaluation.
         """
@@ -253,11 +238,7 @@ class Backend(Protocol):
         same answer."""
 
     def check_same_checkpoint(self, step: int, url: str) -> None:
-        """Check that all processes found a checkpoint of the same step; step 0 means no checkpoint.
-
-        Raises:
-            UsageError: The processes see different folders.
-        """
+        """Raise UsageError if processes found checkpoints of different steps; step 0 means no checkpoint."""
         return
 
     def not_finite(self) -> list[str]:
@@ -270,19 +251,12 @@ class Backend(Protocol):
         """Return this backend's entries of a checkpoint, copied to the host."""
 
     def converted(self, where: str, state: State) -> State:
-        """Return a state with this backend's entries: another framework's state is converted if it can be continued.
-
-        Args:
-            where: Path or URL of the checkpoint, for messages.
-            state: All of its entries.
-        """
+        """Return a state with this backend's entries: another framework's state is converted if it can be continued."""
 
     def restore(self, where: str, state: Mapping[str, Any], changes: list[str]) -> None:
         """Restore the entries of a checkpoint.
 
         Args:
-            where: Path or URL of the checkpoint, for messages.
-            state: All of its entries.
             changes: Flags with other values in the run that saved the checkpoint, e.g. "`model` vit_base_patch16".
 
         Raises:
@@ -386,12 +360,7 @@ class Plan:
 
 
 def plan_of(model: nn.Module, num_devices: int) -> Plan:
-    """Plan the share of a model on each device; the model may be on the `meta` device.
-
-    Args:
-        model: Model whose weights are planned; not wrapped for FSDP.
-        num_devices: One or more.
-    """
+    """Plan the share of a model on each device; the model may be on the `meta` device, and is not wrapped for FSDP."""
     return Plan(num_devices, tuple(_share(name, each, num_devices) for name, each in model.named_parameters()))
 
 

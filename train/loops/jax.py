@@ -57,14 +57,8 @@ _MODEL_DIMENSIONS = {
 
 
 def open_mesh(tensor_parallel: int) -> Mesh:
-    """Lay out the devices of all processes; devices that share heads are side by side.
-
-    Args:
-        tensor_parallel: Number of devices that share the heads of a block.
-
-    Raises:
-        UsageError: The devices of a process cannot be divided so.
-    """
+    """Lay out the devices of all processes; the `tensor_parallel` ones that share the heads of a block are side by
+    side. Raises UsageError if the devices of a process cannot be divided so."""
     local, devices = jax.local_device_count(), np.asarray(jax.devices())
     if local % tensor_parallel:
         raise UsageError(
@@ -79,7 +73,6 @@ def shardings_of(tree: Any, mesh: Mesh, *, fsdp: bool) -> Any:
 
     Args:
         tree: Arrays, or their shapes, in the layout of `train.models.jax_transformers`, or below other names.
-        mesh: Devices, as `open_mesh` lays them out.
         fsdp: Whether weights are cut along `data`; otherwise each device along it has a copy.
     """
 
@@ -117,11 +110,8 @@ def arrays_of(state: Any) -> dict[str, NDArray[Any]]:
 
 
 def on_devices(state: StateT, arrays: Mapping[str, NDArray[Any]]) -> StateT:
-    """Copy arrays, by the names of `named_leaves`, to the devices, sharded as a state's are.
-
-    Raises:
-        UsageError: Names or shapes differ from `state`.
-    """
+    """Copy arrays, by the names of `named_leaves`, to the devices, sharded as a state's are. Raises UsageError if names
+    or shapes differ from `state`."""
     check_shapes(state, arrays)
     leaves = [_placed(leaf, arrays[name]) for name, leaf in named_leaves(state)]
     restored: StateT = jax.tree.unflatten(jax.tree.structure(state), leaves)
@@ -135,12 +125,7 @@ def _placed(like: jax.Array, array: Any) -> jax.Array:
 
 
 def check_shapes(state: Any, arrays: Mapping[str, Any]) -> None:
-    """Raise UsageError if arrays do not have the names and shapes of a state; the message names the first difference.
-
-    Args:
-        state: Tree of arrays, or of their shapes.
-        arrays: Arrays, or their shapes, by the names of `named_leaves`.
-    """
+    """Raise UsageError, with the first difference, if arrays do not have the names and shapes of a state."""
     expected = {name: tuple(leaf.shape) for name, leaf in named_leaves(state)}
     found = {name: tuple(array.shape) for name, array in arrays.items()}
     if expected != found:
@@ -150,12 +135,7 @@ def check_shapes(state: Any, arrays: Mapping[str, Any]) -> None:
 
 
 def rows_on_devices(local: NDArray[Any], rows: NamedSharding) -> jax.Array:
-    """Copy this process's rows of a global batch to its devices.
-
-    Args:
-        local: Rows of this process.
-        rows: Sharding of the batch, along its first dimension.
-    """
+    """Copy this process's rows of a global batch to its devices."""
     shape = (len(local) * jax.process_count(), *local.shape[1:])
     return jax.make_array_from_process_local_data(rows, local, shape)
 
@@ -211,19 +191,12 @@ class Steps(Protocol):
         """Return the arguments of `update`, on the devices."""
 
     def on_devices(self, values: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
-        """Copy the arrays of a checkpoint to the devices, as values like those that are given.
-
-        Raises:
-            UsageError: They are of another model.
-        """
+        """Copy the arrays of a checkpoint to the devices, as values like those that are given. Raises UsageError if
+        they are of another model."""
         return on_devices(values, arrays)
 
     def from_torch(self, where: str, state: Mapping[str, Any], values: Any) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a checkpoint of PyTorch.
-
-        Raises:
-            UsageError: It cannot be continued here.
-        """
+        """Return the arrays of a checkpoint of PyTorch. Raises UsageError if it cannot be continued here."""
 
 
 @dataclass(kw_only=True)

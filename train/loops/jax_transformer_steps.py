@@ -71,21 +71,10 @@ class Task(Protocol):
         """Draw the weights."""
 
     def rows(self, batch: JaxBatch, positions: range, sharding: NamedSharding) -> Any:
-        """Return the arrays of an update that have an entry for each row of the global batch.
-
-        Args:
-            batch: Batch on the devices.
-            positions: As in `Update`.
-            sharding: Sharding of the rows.
-        """
+        """Return the arrays of an update that have an entry for each row of the global batch."""
 
     def loss(self, params: Any, rows: Any, key: jax.Array) -> jax.Array:
-        """Return the mean loss of some rows.
-
-        Args:
-            rows: Some of the arrays that `rows` returned.
-            key: Key of the random numbers of this update and part.
-        """
+        """Return the mean loss of some of the arrays that `rows` returned, with the key of this update and part."""
 
     def sums(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return sums over a batch of an evaluation: `loss`, `correct` and `images`; a task without labels has none."""
@@ -114,12 +103,7 @@ class Settings:
 
 
 class TransformerSteps(Steps):
-    """The functions of one task on one mesh.
-
-    Args:
-        task: Network and loss.
-        mesh: Devices of all processes, as `jax_arrays.open_mesh` lays them out.
-    """
+    """The functions of one task on one mesh of all processes' devices."""
 
     def __init__(self, task: Task, mesh: Mesh, settings: Settings) -> None:
         self._task, self._settings = task, settings
@@ -138,16 +122,8 @@ class TransformerSteps(Steps):
         return values
 
     def with_weights(self, where: str, values: Values, tensors: Mapping[str, NDArray[Any]]) -> Values:
-        """Return values with other weights.
-
-        Args:
-            where: Path or URL of the weights, for messages.
-            values: Values with the same shapes.
-            tensors: All weights by PyTorch's names, in its layouts.
-
-        Raises:
-            UsageError: The weights are of another network.
-        """
+        """Return values with other weights, given by PyTorch's names, in its layouts. Raises UsageError if the weights
+        are of another network."""
         arrays = from_torch(where, tensors, _shapes(values.params))
         params = on_devices(values.params, arrays)
         return values._replace(params=params, average=values.average and on_devices(values.average, arrays))
@@ -156,11 +132,8 @@ class TransformerSteps(Steps):
         return Inputs(self._task.rows(batch, update.positions, self._rows), np.uint32(update.step))
 
     def on_devices(self, values: Values, arrays: Mapping[str, NDArray[Any]]) -> Values:
-        """Copy arrays on the host to the devices; a state without an average starts it with its weights.
-
-        Raises:
-            UsageError: Names or shapes differ from `values`.
-        """
+        """Copy arrays on the host to the devices; a state without an average starts it with its weights. Raises
+        UsageError if names or shapes differ from `values`."""
         found = {name: each for name, each in arrays.items() if values.average or not name.startswith("average/")}
         if values.average and not any(name.startswith("average/") for name in found):
             weights = {name.removeprefix("params/"): name for name in arrays if name.startswith("params/")}
@@ -303,7 +276,6 @@ def layer_scales(params: Any, layer_decay: float | None) -> Any:
     """Return the factor of the learning rate for each weight, or an array of them, one for each block.
 
     Args:
-        params: Weights of a vision transformer, in the layout of `train.models.jax_transformers`.
         layer_decay: Learning rate of a layer, divided by the next layer's; None: all factors are 1.
     """
     if layer_decay is None:

@@ -197,9 +197,6 @@ class Training(Generic[BackendT]):
     def begin_with(self, where: str) -> None:
         """Take the weights of a checkpoint for a new run, which begins at the first image with moments of its own.
 
-        Args:
-            where: Path or URL of a checkpoint of the same model, of any dataset.
-
         Raises:
             UsageError: There is no such checkpoint, or it is from another model.
             FormatError: The checkpoint is damaged.
@@ -249,12 +246,7 @@ class Training(Generic[BackendT]):
         return STOPPED_EXIT_CODE if stopped else 0
 
     def diagnose(self, model: str, options: Options) -> int:
-        """Measure what the run would wait for, with its own updates; return the exit code.
-
-        Args:
-            model: Name of the model, for the report.
-            options: Options of the run's command, which the advice names.
-        """
+        """Measure what the run would wait for, with its own updates; return the exit code."""
         from train.telemetry.diagnosis import diagnose_run
 
         with self.loader, contextlib.closing(self.logs):
@@ -591,13 +583,7 @@ _TO_TRY = "try a lower learning rate, a longer warm-up or a lower weight decay"
 
 
 def refuse_not_finite(where: str, found: Mapping[str, float], advice: str) -> None:
-    """Raise DataprepError if a number of an evaluation is not finite.
-
-    Args:
-        where: Beginning of the message.
-        found: Numbers by their names.
-        advice: End of the message.
-    """
+    """Raise DataprepError if a number of an evaluation is not finite."""
     for name, value in found.items():
         if not math.isfinite(value):
             raise DataprepError(f"{where}: the {name} of the evaluation is {value}, expected a finite one; {advice}")
@@ -616,72 +602,36 @@ class Unread:
     _updates: list[tuple[int, Mapping[str, Any], list[str]]] = field(default_factory=list)
 
     def add(self, step: int, numbers: Mapping[str, Any], keys: list[str]) -> None:
-        """Note one update.
-
-        Args:
-            step: Number of the update.
-            numbers: Scalars on the device, including `loss`.
-            keys: Keys of the batch's samples.
-        """
+        """Note the scalars of one update, on the device, with `loss` among them, and the keys of its samples."""
         self._updates.append((step, numbers, keys))
 
     def check(self) -> None:
-        """Check that the waiting losses are finite, without clearing them.
-
-        Raises:
-            DataprepError: A loss is not finite.
-        """
+        """Check that the waiting losses are finite, without clearing them. Raises DataprepError if a loss is not
+        finite."""
         for step, numbers, keys in self._updates:
             if not math.isfinite(loss := float(numbers["loss"])):
                 self._report(step, loss, keys)
 
     def judge(self, step: int, found: Mapping[str, float]) -> None:
-        """Check that the losses that wait, and then the numbers of an evaluation, are finite.
-
-        Args:
-            step: Number of updates that were done.
-            found: Numbers of the evaluation by their names.
-
-        Raises:
-            DataprepError: One is not finite.
-        """
+        """Check that the losses that wait, and then the numbers of an evaluation, are finite. Raises DataprepError if
+        one is not finite."""
         self.check()
         refuse_not_finite(f"step {step}", found, f"{self._kept}; {_TO_TRY}")
 
     def take(self) -> dict[str, float]:
-        """Return the means since the last call, and clear the numbers.
-
-        Raises:
-            DataprepError: A loss is not finite.
-        """
+        """Return the means since the last call, and clear the numbers. Raises DataprepError if a loss is not finite."""
         self.check()
         updates, self._updates = self._updates, []
         names = updates[0][1] if updates else ()
         return {name: math.fsum(float(numbers[name]) for _, numbers, _ in updates) / len(updates) for name in names}
 
     def overflowed(self, step: int, keys: list[str], why: str) -> NoReturn:
-        """End the run because an update exceeds the range of numbers, unless an earlier loss is not finite.
-
-        Args:
-            step: Number of the update.
-            keys: Keys of the batch's samples.
-            why: Clause that says what exceeds it.
-
-        Raises:
-            DataprepError: Always.
-        """
+        """Raise DataprepError because an update exceeds the range of numbers, or an earlier loss is not finite."""
         self.check()
         self._end(step, f"{why}, expected finite weights", "overflow", keys)
 
     def refuse(self, step: int, names: list[str]) -> None:
-        """End the run if arrays that are about to be saved have values that are not finite.
-
-        Args:
-            step: Number of updates that were done.
-
-        Raises:
-            DataprepError: There is such an array.
-        """
+        """Raise DataprepError if arrays that are about to be saved have values that are not finite."""
         if names:
             more = f" and {counted(len(names) - 1, 'more array')}" if len(names) > 1 else ""
             raise DataprepError(

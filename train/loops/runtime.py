@@ -434,10 +434,9 @@ class XLARuntime(Runtime):
 
 
 def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
-    """Open the devices of a kind.
+    """Open the devices of a kind, one of `DEVICES`.
 
     Args:
-        device: One of `DEVICES`.
         pin_memory: Whether batches are copied to CUDA from pinned memory while steps run; None: True on CUDA.
 
     Raises:

@@ -71,12 +71,9 @@ class ClassifierTask(Task):
         return normalised(images_NHWC), labels_N
 
     def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number; None if
-        the evaluation was given up.
-
-        Raises:
-            DataprepError: Not every image was counted once, except those that `on_error` skip leaves out.
-        """
+        """Return `accuracy` (0..1) and mean `loss` over all validation images, and `images`, their number; None if the
+        evaluation was given up. Raises DataprepError if not every image was counted once, except those that
+        `on_error` skip leaves out."""
         if self.validation is None:
             return {}
         self.model.eval()
@@ -112,9 +109,7 @@ def mean_loss(
     """Return the mean cross entropy of the rows that hold samples; 0 if none does.
 
     Args:
-        logits_NC: Logits, float32.
         targets: Labels (N,), or shares of the classes (N, C).
-        is_judged_N: Whether a row holds a sample.
         label_smoothing: Share of a label that is spread over all classes.
     """
     if targets.dim() == 1:  # the mean of no row is NaN, whose gradient nothing below would remove
@@ -132,14 +127,7 @@ _GAP_PIXELS = 4
 def reconstruction_png(
     model: MaskedAutoencoder, images_NHWC: torch.Tensor, visible_NK: torch.Tensor, place_NL: torch.Tensor
 ) -> tuple[bytes, int, int]:
-    """Return a PNG and its height and width.
-
-    Args:
-        model: Model on the host.
-        images_NHWC: Images, uint8.
-        visible_NK: As `MaskedAutoencoder.forward` takes it.
-        place_NL: As `MaskedAutoencoder.forward` takes it.
-    """
+    """Return a PNG and its height and width; the model is on the host, images are uint8, NHWC."""
     from PIL import Image
 
     images_NCHW = normalised(images_NHWC)

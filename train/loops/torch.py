@@ -49,22 +49,14 @@ class Task(ABC):
 
     @abstractmethod
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
-        """Yield the losses, scalars, of the `accum_iter` parts of this host's batch, one after the other.
+        """Yield the losses, scalars, of the `accum_iter` parts of this host's batch on the device, one after the other.
 
-        Args:
-            batch: Batch on the device.
-            positions: Global positions of the batch's samples, counted over all epochs.
+        `positions` are the global ones of the batch's samples, counted over all epochs.
         """
 
     def evaluate(self, is_stopped: Callable[[], bool] = lambda: False) -> dict[str, float] | None:
-        """Return numbers about validation data by their names; empty without validation data.
-
-        Args:
-            is_stopped: Called after each batch; returns whether to give up, in all processes at the same batch.
-
-        Returns:
-            None if the evaluation was given up.
-        """
+        """Return numbers about validation data by their names, none without such data; None if `is_stopped`, which is
+        called after each batch, and in all processes after the same one, said to give up."""
         return {}
 
     def picture(self, weights: Mapping[str, Any], step: int, logs: Logs) -> None:  # noqa: B027 (most show nothing)
@@ -152,11 +144,7 @@ class TorchBackend(Backend):
         }
 
     def converted(self, where: str, state: State) -> State:
-        """Return the same state.
-
-        Raises:
-            UsageError: It was saved by JAX.
-        """
+        """Return the same state. Raises UsageError if JAX saved it."""
         if ARRAYS in state:
             raise UsageError(
                 f"{where}: a checkpoint of JAX; continue it with `framework` jax, or start from its weights with "
@@ -247,14 +235,8 @@ DEFAULT_COMPILER = "g++"
 
 
 def compile_network(model: nn.Module, device: torch.device) -> None:
-    """Compile the forward and backward pass of a network at its first batch; its weights keep their names.
-
-    Args:
-        device: Device that it is trained on.
-
-    Raises:
-        UsageError: The device compiles by itself, or this machine lacks what compiling for a CPU needs.
-    """
+    """Compile the forward and backward pass of a network at its first batch; its weights keep their names. Raises
+    UsageError if the device compiles by itself, or this machine lacks what compiling for a CPU needs."""
     if device.type == "xla":
         raise UsageError("`compile` is for cpu, cuda and tpu; XLA compiles every step anyway, leave it out")
     if device.type == "cpu":

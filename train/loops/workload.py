@@ -44,12 +44,8 @@ class Workload:
     _positions: itertools.count[int] = field(default_factory=itertools.count)
 
     def put(self, images_NHWC: NDArray[np.uint8], labels_N: NDArray[np.int64]) -> Resident:
-        """Copy a batch to the device; return when it has arrived. Another thread may run a step meanwhile.
-
-        Args:
-            images_NHWC: Values from 0 to 255.
-            labels_N: Any integers; they are taken modulo the number of classes.
-        """
+        """Copy a batch, of 0..255 and any integers as labels, to the device; return when it has arrived. Another thread
+        may run a step meanwhile."""
         targets = [self.runtime.put(torch.from_numpy(each)) for each in self._targets(labels_N)]
         return self.runtime.put_whole(torch.from_numpy(images_NHWC)), *targets
 
@@ -90,17 +86,8 @@ class Workload:
 
 
 def training_workload(model: str, *, device: str, batch_size: int, image_size: int) -> Workload:
-    """Make a model, with its optimiser, that can be trained on batches from memory.
-
-    Args:
-        model: One of `train.models.registry.model_names()`.
-        device: `xla`, `tpu`, `cuda` or `cpu`.
-        batch_size: Images of a step.
-        image_size: Side of the images, pixels.
-
-    Raises:
-        UsageError: There is no such model or device, or the model does not take such images.
-    """
+    """Make one of `train.models.registry.model_names()`, with its optimiser, to be trained on batches from memory.
+    Raises UsageError if there is no such model or device, or the model does not take such images."""
     runtime = open_runtime(device)
     torch.manual_seed(0)
     network = create_model(model, image_size=image_size).to(runtime.device)

@@ -48,16 +48,8 @@ ARCHITECTURES = {
 
 
 def create_resnet(name: str, *, num_classes: int, dtype: jax.typing.DTypeLike) -> ResNet:
-    """Make a network without weights.
-
-    Args:
-        name: One of `ARCHITECTURES`.
-        num_classes: Number of logits.
-        dtype: Number format of the computation; weights and statistics are float32.
-
-    Raises:
-        UsageError: There is no such network.
-    """
+    """Make a network without weights, one of `ARCHITECTURES`; weights and statistics are float32 whatever the `dtype`.
+    Raises UsageError if there is no such network."""
     if name not in ARCHITECTURES:
         raise UsageError(f"no model {name!r}{there_are(name, ARCHITECTURES, cutoff=0.4)}")
     return ResNet(architecture=ARCHITECTURES[name], num_classes=num_classes, dtype=dtype)

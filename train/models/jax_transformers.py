@@ -62,14 +62,7 @@ class MaskedAutoencoder(nn.Module):
     def __call__(
         self, images_NHWC: jax.Array, visible_NK: jax.Array, place_NL: jax.Array, mask_N: jax.Array | None = None
     ) -> MAEOutput:
-        """Return loss and reconstruction of normalised images.
-
-        Args:
-            images_NHWC: Images with mean 0 and standard deviation 1.
-            visible_NK: Indices of the visible patches.
-            place_NL: Index of each patch in the sample's permutation, whose first K patches are visible.
-            mask_N: Whether a row holds a sample; the loss leaves the others out. None: all do.
-        """
+        """Return loss and reconstruction of normalised images; arguments are as for `mae.MaskedAutoencoder.forward`."""
         encoded_NKD = self._encoded(images_NHWC, visible_NK)
         prediction_NPV = self._decoded(encoded_NKD, place_NL).astype(jnp.float32)
         hidden_NP = self._pooled((place_NL >= visible_NK.shape[1]).astype(jnp.float32))
@@ -137,12 +130,9 @@ class VisionTransformer(nn.Module):
 
     @nn.compact
     def __call__(self, images_NHWC: jax.Array, *, train: bool = False, head: bool = True) -> jax.Array:
-        """Return the logits, float32, (N, classes), of normalised images.
+        """Return the logits, float32, (N, classes), of normalised images; without `head` the features, float32, (N, D).
 
-        Args:
-            images_NHWC: Images with mean 0 and standard deviation 1.
-            train: Whether dropout and stochastic depth are on.
-            head: Whether the features are classified; otherwise they are returned, float32, (N, D).
+        With `train`, dropout and stochastic depth are on.
         """
         config, dtype, dim = self.config, self.computation.dtype, self.config.block.dim
         pixels_NLV = patches_of(images_NHWC, config.patch_size)
@@ -174,9 +164,7 @@ class Block(nn.Module):
     def __call__(self, x_NLD: jax.Array, drop_path: jax.Array | None) -> tuple[jax.Array, None]:
         """Return tokens of the same shape, float32, and None, as `nn.scan` wants it.
 
-        Args:
-            x_NLD: Tokens.
-            drop_path: Probability that a branch is dropped for a sample; None: never.
+        `drop_path` is the probability that a branch is dropped for a sample; None: never.
         """
         dtype, tokens = self.computation.dtype, self.computation.tokens
         hidden_dim = int(self.config.dim * self.config.mlp_ratio)

@@ -53,10 +53,7 @@ def own_image(segments_RT: torch.Tensor) -> torch.Tensor:
 class FactorizedPositions(nn.Module):
     """Embeddings of rows and columns; their sum embeds a patch's position.
 
-    Args:
-        dim: Width.
-        most: Most patches of an image, and so of a side.
-        kind: Kind of position to embed. Fractional positions are rounded to `2 * sqrt(most)` steps a side.
+    Fractional positions are rounded to `2 * sqrt(most)` steps a side, where `most` are the most patches of an image.
     """
 
     def __init__(self, dim: int, most: int, kind: PositionKind) -> None:

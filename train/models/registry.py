@@ -69,11 +69,9 @@ def model_names() -> list[str]:
 
 
 def create_model(name: str, *, image_size: int, **options: Any) -> nn.Module:
-    """Make a network with random weights, drawn from torch's generator.
+    """Make one of `model_names()` with random weights, drawn from torch's generator.
 
     Args:
-        name: One of `model_names()`.
-        image_size: Side of the images, pixels.
         options: For a masked autoencoder `patch_size`, `decoder_dim`, `decoder_depth`, `k_bias`, and the fields of
             `MAEConfig` that have a default; for a classifier `num_classes`.
 

@@ -60,11 +60,7 @@ _MAES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockConfig:
-    """Sizes of a transformer block.
-
-    Raises:
-        UsageError: The heads do not divide the width.
-    """
+    """Sizes of a transformer block. Raises UsageError if the heads do not divide the width."""
 
     dim: int
     num_heads: int
@@ -84,11 +80,7 @@ class BlockConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ViTConfig:
-    """Sizes of a vision transformer that classifies.
-
-    Raises:
-        UsageError: The patches do not cover the image.
-    """
+    """Sizes of a vision transformer that classifies. Raises UsageError if the patches do not cover the image."""
 
     image_size: int
     patch_size: int
@@ -113,11 +105,7 @@ class ViTConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MAEConfig:
-    """Sizes of a masked autoencoder.
-
-    Raises:
-        UsageError: The grids do not fit into each other.
-    """
+    """Sizes of a masked autoencoder. Raises UsageError if the grids do not fit into each other."""
 
     image_size: int
     patch_size: int
@@ -166,11 +154,8 @@ def mae_names() -> list[str]:
 
 
 def mae_config(name: str, *, image_size: int, **options: Any) -> MAEConfig:
-    """Return the configuration of a masked autoencoder by its name, with some fields replaced.
-
-    Raises:
-        UsageError: The model or option is unknown, or does not fit the images.
-    """
+    """Return the configuration of a masked autoencoder by its name, with some fields replaced. Raises UsageError if the
+    model or option is unknown, or does not fit the images."""
     if name not in _MAES:
         raise unknown_name("masked autoencoder", name, mae_names())
     size, patch_size, decoder_name = _MAES[name]
@@ -209,12 +194,7 @@ def unknown_name(what: str, name: str, names: Sequence[str]) -> UsageError:
 
 
 def layer_of(name: str, last: int) -> int:
-    """Return the layer of a weight: 0 for the patch embedding, from 1 on the blocks, `last` for the head.
-
-    Args:
-        name: Name of a weight of a vision transformer, as PyTorch's network has it.
-        last: Number of blocks plus one.
-    """
+    """Return the layer of a weight: 0 for the patch embedding, from 1 on the blocks, `last` for the head."""
     if name.startswith("blocks."):
         return int(name.split(".")[1]) + 1
     return 0 if name.startswith(("cls_token", "pos_embed", "patch_embed")) else last

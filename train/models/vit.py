@@ -104,12 +104,8 @@ class Attention(nn.Module):
         self.proj_drop = nn.Dropout(config.dropout)
 
     def forward(self, x_NLD: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
-        """Return tokens of the same shape.
-
-        Args:
-            x_NLD: Tokens.
-            mask: True where a query may attend to a key, (N, 1, L, L) or a shape that is broadcast to it.
-        """
+        """Return tokens of the same shape; the mask is True where a query may attend to a key, (N, 1, L, L) or
+        broadcast to it."""
         bias: torch.Tensor | None = self.qkv.bias
         if self.q_bias is not None and self.v_bias is not None:
             bias = torch.cat([self.q_bias, torch.zeros_like(self.q_bias), self.v_bias])

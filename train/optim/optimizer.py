@@ -62,12 +62,8 @@ TRUST = 0.001
 
 
 class LARS(torch.optim.Optimizer):
-    """LARS with decay for matrices, and plain SGD for biases and other vectors.
-
-    Args:
-        lr: Learning rate.
-        weight_decay: Factor of a matrix that is added to its gradient before the gradient is scaled.
-    """
+    """LARS with decay for matrices, part of the gradient before it is scaled, and plain SGD for biases and other
+    vectors."""
 
     def __init__(self, params: Iterable[nn.Parameter], *, lr: float, weight_decay: float = 0.0) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
@@ -100,14 +96,8 @@ FINETUNE_BETAS = (0.9, 0.999)
 def open_layered_adamw(
     model: VisionTransformer, *, lr: float, weight_decay: float, layer_decay: float
 ) -> torch.optim.AdamW:
-    """Make an optimiser with one group per layer, each with an `lr_scale` that multiplies the learning rate.
-
-    Args:
-        model: Model; all its parameters are trained.
-        lr: Learning rate of the head.
-        weight_decay: Weight decay of matrices; vectors, tokens and positions have none.
-        layer_decay: Learning rate of a layer as a share of the next one's.
-    """
+    """Make an optimiser with one group per layer, each with an `lr_scale` that multiplies the learning rate:
+    `layer_decay` times the next layer's, 1 for the head. Vectors, tokens and positions do not decay."""
     last = model.config.depth + 1
     groups: dict[tuple[int, float], list[torch.nn.Parameter]] = {}
     for name, parameter in model.named_parameters():

@@ -27,11 +27,8 @@ class Schedule(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HalfCosine:
-    """A linear rise, then half a period of a cosine down: Loshchilov and Hutter, "SGDR", ICLR 2017.
-
-    Raises:
-        UsageError: The rise takes longer than the run.
-    """
+    """A linear rise, then half a period of a cosine down: Loshchilov and Hutter, "SGDR", ICLR 2017. Raises UsageError
+    if the rise takes longer than the run."""
 
     lr: float
     """Learning rate at the peak."""
@@ -84,12 +81,7 @@ MIN_BATCH = 16
 
 
 def fitted_batch(most: int, images: int, shares: int = 1) -> int:
-    """Return a default batch: the recipe's, halved until an epoch has MIN_UPDATES.
-
-    Args:
-        most: Batch of the recipe.
-        shares: Parts into which the batch must be divisible.
-    """
+    """Return a default batch: the recipe's, halved until an epoch has MIN_UPDATES; it is divisible by `shares`."""
     batch = most
     while batch * MIN_UPDATES > images and batch // 2 >= MIN_BATCH and batch % (2 * shares) == 0:
         batch //= 2
@@ -102,11 +94,8 @@ def fitted_warmup(warmup: float, recipe_epochs: float, epochs: float) -> float:
 
 
 def scaled_lr(base_lr: float, effective_batch_size: int) -> float:
-    """Return the peak learning rate for a batch over all devices and accumulated parts.
-
-    Raises:
-        UsageError: It is too large for a number.
-    """
+    """Return the peak learning rate for a batch over all devices and accumulated parts. Raises UsageError if it is too
+    large for a number."""
     lr = base_lr * effective_batch_size / BASE_BATCH
     if not math.isfinite(lr):
         raise UsageError(
@@ -150,23 +139,12 @@ class BatchRamp:
             raise self._refused("`diagnose` measures batches of one size; give that size instead")
 
     def shares(self, lr_of: Callable[[int], float]) -> dict[int, float]:
-        """Return the learning rate with each size as a share of the one with the last.
-
-        Args:
-            lr_of: Returns the learning rate for a batch.
-        """
+        """Return the learning rate with each size as a share of the one with the last."""
         return {size: lr_of(size) / (lr_of(self.last) or 1.0) for size in self.sizes}
 
     def starts(self, epoch_images: int, epochs: int) -> tuple[tuple[int, int], ...]:
-        """Return the position from which each size holds, and the size; ascending from position 0.
-
-        Args:
-            epoch_images: Images of an epoch.
-            epochs: Epochs of the run.
-
-        Raises:
-            UsageError: The ramp is longer than the run, or a size has less than one batch.
-        """
+        """Return the position from which each size holds, and the size; ascending from position 0. Raises UsageError if
+        the ramp is longer than the run, or a size has less than one batch."""
         parts = len(self.sizes) - 1
         length = self.length * epoch_images if self.unit == "epoch" else self.length
         bounds = [math.floor(length * part / parts) for part in range(parts + 1)]
@@ -191,11 +169,8 @@ class BatchRamp:
 
 
 def parse_ramp(text: str) -> BatchRamp | None:
-    """Parse FIRST:LAST@LENGTH, e.g. 256:1024@20epochs; return None for an empty text.
-
-    Raises:
-        UsageError: It has another form, or doubling does not lead from the first size to the last.
-    """
+    """Parse FIRST:LAST@LENGTH, e.g. 256:1024@20epochs; return None for an empty text. Raises UsageError if it has
+    another form, or doubling does not lead from the first size to the last."""
     if not text:
         return None
     where, match = f"`batch_ramp` {text}", _RAMP.fullmatch(text)

@@ -24,11 +24,7 @@ def diagnose_run(
     """Measure a run, print what it waits for, and write that as JSON and as a page into the folder of its logs.
 
     Args:
-        loader: Loader of the run; nothing is read from it.
-        device: Device that does the run's steps.
-        model: Name of the model, for the report.
         transfer_ahead: Number of batches that are sent to the device while it computes.
-        folder: Folder of the run's logs; None: nothing is written.
         options: Options of the run's command, which the advice names.
 
     Raises:

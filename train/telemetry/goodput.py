@@ -36,12 +36,7 @@ ADVISED_SHARE = 0.05
 
 
 class Goodput:
-    """Counts the time of this process by cause; one cause is current, `start` at first.
-
-    Args:
-        started_s: Time at which the process started, seconds since 1970.
-        clock: Returns the time now.
-    """
+    """Counts the time since this process started, in seconds since 1970, by cause; at first by `start`."""
 
     def __init__(self, started_s: float, clock: Callable[[], float] = time.time) -> None:
         self.started_s, self._clock = started_s, clock
@@ -96,8 +91,7 @@ class Earlier:
 def earlier_attempts(lines: Iterable[str], step: int) -> Earlier | None:
     """Return the time of the attempts that wrote a file of events; None if there was none.
 
-    Args:
-        step: Update after which the run resumes: computing beyond it is repeated.
+    The run resumes after `step`: computing beyond it is repeated.
     """
     last: tuple[float, dict[str, float]] | None = None
     kept_s, count = 0.0, 0
@@ -146,11 +140,7 @@ class GoodputEvents:
         self._step(step)
 
     def log(self, goodput: Goodput, step: int) -> None:
-        """Write the time since the last call: an event for each cause that is not computing, then a step.
-
-        Args:
-            step: Number of updates that were done.
-        """
+        """Write the time since the last call: an event for each cause that is not computing, then a step."""
         seconds, now_s, at_s = goodput.seconds(), goodput.counted_s, self._logged_s
         for cause in CAUSES:
             if cause != COMPUTE and (elapsed_s := seconds[cause] - self._logged[cause]) > 0:

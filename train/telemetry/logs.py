@@ -37,12 +37,7 @@ RUN_FILE = "wandb-run.txt"
 class WandbRun:
     """A run of a project; `WANDB_MODE=offline` keeps it in the folder until `wandb sync`.
 
-    Args:
-        folder: Folder of the logs; None: the run has no files of its own, and cannot be continued.
-        resumed: Whether to continue the run that the folder names.
-
-    Raises:
-        UsageError: The package is not installed.
+    Without a folder the run has no files of its own, and cannot be continued.
     """
 
     def __init__(self, project: str, folder: Path | None, *, resumed: bool) -> None:
@@ -135,11 +130,8 @@ _MAX_REQUEST_BYTES = 1 << 12
 
 class BucketCopy:
     """Copy of a local folder in a bucket: files that grow by complete lines and events are appended to, any other is
-    written again once it has not changed between two looks.
-
-    Raises:
-        UsageError: The storage is another kind of place.
-    """
+    written again once it has not changed between two looks. Raises UsageError if the storage is another kind of
+    place."""
 
     def __init__(self, storage: Storage, folder: Path) -> None:
         from dataprep.storage.gcs import GCSStorage
@@ -162,10 +154,7 @@ class BucketCopy:
             (self._folder / name).write_bytes(data)
 
     def publish(self, *, last: bool = False) -> None:
-        """Bring the bucket up to date.
-
-        Args:
-            last: Write files that have just changed, too.
+        """Bring the bucket up to date, the last time also with files that have just changed.
 
         Raises:
             StorageError: The bucket cannot be written to; the next call tries again.
@@ -273,8 +262,6 @@ class Logs:
         """Start after a step, and remove lines of later steps, which a killed run may have left, and that it ended.
 
         Args:
-            step: Number of updates that were done.
-            total_steps: Number of all updates.
             epoch: Epochs that were done, with their fraction.
             goodput: Time of this attempt, to which the time of earlier ones is added; None: it is not logged.
         """
