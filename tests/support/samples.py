@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from dataprep.dataset.features import NO_FEATURES, Features
 from dataprep.dataset.records import NO_LABEL, Placement, Sample
 from dataprep.errors import FormatError
 from dataprep.formats.base import ShardFormat
@@ -54,28 +55,39 @@ def shards(*, has_classes: bool, min_size: int = 0) -> st.SearchStrategy[list[Sa
     return st.lists(samples(has_classes=has_classes), min_size=min_size, max_size=4)
 
 
+any_shards = st.sampled_from([CLASSES, ()]).flatmap(
+    lambda classes: st.tuples(shards(has_classes=bool(classes)), st.just(classes))
+)
+"""Samples of a shard, and their classes."""
+
+
 def write_shard(
-    shard_format: ShardFormat, shard: Sequence[Sample], *, has_classes: bool
+    shard_format: ShardFormat, shard: Sequence[Sample], *, has_classes: bool, features: Features = NO_FEATURES
 ) -> tuple[bytes, list[Placement]]:
     """One shard's bytes, and where each sample lies."""
     stream = io.BytesIO()
-    writer = shard_format.open_writer(stream, has_classes=has_classes)
+    writer = shard_format.open_writer(stream, has_classes=has_classes, features=features)
     placements = [writer.write(sample) for sample in shard]
     writer.close()
     return stream.getvalue(), placements
 
 
-def read_samples(shard_format: ShardFormat, data: bytes, *, classes: tuple[str, ...]) -> list[Sample]:
-    return [stored.sample for stored in shard_format.read_shard(io.BytesIO(data), classes=classes)]
+def read_samples(
+    shard_format: ShardFormat, data: bytes, *, classes: tuple[str, ...], features: Features = NO_FEATURES
+) -> list[Sample]:
+    stored = shard_format.read_shard(io.BytesIO(data), classes=classes, features=features)
+    return [found.sample for found in stored]
 
 
-def accepted(shard_format: ShardFormat, data: bytes, *, classes: tuple[str, ...]) -> list[Sample] | None:
+def accepted(
+    shard_format: ShardFormat, data: bytes, *, classes: tuple[str, ...], features: Features = NO_FEATURES
+) -> list[Sample] | None:
     """The samples, or None for a FormatError; what is accepted must be what the writer writes for it."""
     try:
-        found = read_samples(shard_format, data, classes=classes)
+        found = read_samples(shard_format, data, classes=classes, features=features)
     except FormatError:
         return None
-    again, _ = write_shard(shard_format, found, has_classes=bool(classes))
+    again, _ = write_shard(shard_format, found, has_classes=bool(classes), features=features)
     assert again == data, f"{len(data)} bytes were accepted, of which the writer would have written {len(again)}"
     return found
 

@@ -43,10 +43,7 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 def test_features_are_read_back(name, data, number):
     entries = map_entry(name.encode(), bytes_feature(data)) + map_entry(b"\0number", integer_list([number]))
     example = message(LEN_1, entries)
-
-    def read(offset, num_bytes):
-        return example[offset : offset + num_bytes]
-
+    read = reader_of(example)
     found = features_of(read, 0, len(example))
     assert {feature: kept.kind for feature, kept in found.items()} == {name: BYTES, "\0number": INTEGERS}
     assert [example[start:stop] for start, stop in byte_ranges(read, found[name])] == [data]
@@ -56,10 +53,7 @@ def test_features_are_read_back(name, data, number):
 @given(st.floats(allow_nan=False))
 def test_float_out_of_range_becomes_the_largest_float32(value):
     example = message(LEN_1, map_entry(b"similarity", float_feature(value)))
-
-    def read(offset, num_bytes):
-        return example[offset : offset + num_bytes]
-
+    read = reader_of(example)
     (found,) = floats(read, features_of(read, 0, len(example))["similarity"])
     assert abs(found) < 3.5e38
     assert abs(value) > 3.4e38 or abs(found - value) <= abs(value) * 1e-7 + 1e-45

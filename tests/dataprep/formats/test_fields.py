@@ -10,9 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.dataset.features import Feature
+from dataprep.dataset.records import Sample
 from dataprep.errors import FormatError, UsageError
+from dataprep.formats import FORMATS
 from dataprep.formats.fields import check_fields, check_record_fields, read_fields
-from tests.support.samples import examples, mutations
+from tests.support.samples import examples, mutations, write_shard
 
 
 def tar_record(members):
@@ -155,27 +157,12 @@ def test_an_image_folder_has_no_fields():
             call()
 
 
-def test_fields_of_records_of_a_build_are_read(finished_records):
-    for format_name, record, label in finished_records:
-        name = "cls" if format_name == "webdataset" else "label"
-        found = read_fields(format_name, record, (name, "height", "orientation"))
-        assert int(found[name]) == label
-        assert found["orientation"] == 1
-
-
-@pytest.fixture
-def finished_records():
-    """One record of each format as dataprep writes it."""
-    from dataprep.dataset.records import Sample
-    from dataprep.formats import FORMATS
-
+@pytest.mark.parametrize(("fmt", "label"), [("webdataset", "cls"), ("tfrecord", "label")])
+def test_fields_of_records_of_a_build_are_read(fmt, label):
     sample = Sample("n01/a", b"\xff\xd8\xff", 3, "bee", 10, 20, 1)
-    records = []
-    for name in ("webdataset", "tfrecord"):
-        out = io.BytesIO()
-        place = FORMATS[name].open_writer(out, has_classes=True).write(sample)
-        records.append((name, out.getvalue()[place.record_offset :][: place.record_bytes], 3))
-    return records
+    data, (place,) = write_shard(FORMATS[fmt], [sample], has_classes=True)
+    found = read_fields(fmt, data[place.record_offset :][: place.record_bytes], (label, "height", "orientation"))
+    assert (int(found[label]), found["height"], found["orientation"]) == (3, 10, 1)
 
 
 @examples

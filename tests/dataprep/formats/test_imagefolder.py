@@ -106,17 +106,11 @@ def test_torchvision_numbers_folders_as_the_line_says(tmp_path, classes, counts,
 
 
 def test_repeats_are_the_links_of_the_original_recipe():
-    assert repeat_links(["train2017", "unlabeled2017"], 5) == [
+    assert repeat_links(["train2017", "unlabeled2017"], 2) == [
         ("train/train2017_0", "../images/train2017"),
         ("train/train2017_1", "../images/train2017"),
-        ("train/train2017_2", "../images/train2017"),
-        ("train/train2017_3", "../images/train2017"),
-        ("train/train2017_4", "../images/train2017"),
         ("train/unlabeled2017_0", "../images/unlabeled2017"),
         ("train/unlabeled2017_1", "../images/unlabeled2017"),
-        ("train/unlabeled2017_2", "../images/unlabeled2017"),
-        ("train/unlabeled2017_3", "../images/unlabeled2017"),
-        ("train/unlabeled2017_4", "../images/unlabeled2017"),
     ]
     assert repeat_links(["val2017"], 1, split="val") == [("val/val2017_0", "../images/val2017")]
 

@@ -17,15 +17,12 @@ from dataprep.errors import FormatError, UsageError
 from dataprep.formats.base import MAX_IMAGE_BYTES
 from dataprep.formats.webdataset import WebDatasetFormat
 from tests.support.interop import read_with_hf_datasets, read_with_webdataset
-from tests.support.samples import CLASSES, accepted, examples, keys, mutations, read_samples, shards, write_shard
+from tests.support.samples import CLASSES, accepted, any_shards, examples, keys, mutations, read_samples, write_shard
 
 FORMAT = WebDatasetFormat()
 LABELLED = Sample("n01440764/n01440764_10026", b"\xff\xd8" + b"jpeg" * 200 + b"\xff\xd9", 3, CLASSES[3], 375, 500, 6)
 PLAIN = Sample("train2017/000000000009", b"\xff\xd8one\xff\xd9", NO_LABEL, "", 0, 0, 1)
 LONG = Sample("a" * 120, b"\xff\xd8two\xff\xd9", NO_LABEL, "", 480, 640, 1)
-
-labelled_shards = shards(has_classes=True).map(lambda shard: (shard, CLASSES))
-plain_shards = shards(has_classes=False).map(lambda shard: (shard, ()))
 
 
 def write(*shard, has_classes=False):
@@ -153,7 +150,7 @@ def test_places_that_no_feature_can_have_are_refused(members, fault):
 
 
 @examples
-@given(st.one_of(labelled_shards, plain_shards))
+@given(any_shards)
 def test_tarfile_reads_the_same_from_a_stream(case):
     shard, classes = case
     found = []
