@@ -147,10 +147,7 @@ class Function:
 @cache
 def take_device(devices: int) -> int:
     """Leave this process, and the frameworks that it imports later, one accelerator that no other process has taken.
-
-    Raises:
-        UsageError: All are taken.
-    """
+    Raises UsageError if all are taken."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(devices)))
     for number, device in enumerate(visible.split(",")[:devices]):
         path = Path(tempfile.gettempdir(), f"accelerator-{os.getuid()}-{device}.lock")
@@ -229,10 +226,7 @@ def _imported(place: str) -> tuple[Any, str]:
 
 def decoded(data: bytes, size: int | None = None) -> NDArray[np.uint8]:
     """Return an image as RGB, shape (height, width, 3), or (size, size, 3): its shorter side scaled, its centre cut.
-
-    Raises:
-        UnusableImageError: It cannot be decoded.
-    """
+    Raises UnusableImageError if it cannot be decoded."""
     import simplejpeg
 
     rgb: NDArray[np.uint8] | None = None

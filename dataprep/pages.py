@@ -66,11 +66,7 @@ def render_page(template: str, package: str = "dataprep", script: str | None = N
 
 
 def write_page(page: str, path: Path) -> None:
-    """Write a page to a file.
-
-    Raises:
-        UsageError: The file cannot be written.
-    """
+    """Write a page to a file. Raises UsageError if that is impossible."""
     try:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -146,13 +142,8 @@ class AreaChart:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], target: float | None = None) -> BarChart:
-    """Lay out bars relative to the longest finite one, or to a target that is longer; an infinite bar is as long.
-
-    Args:
-        title: Description of the chart, for screen readers.
-        bars: Bars from top to bottom.
-        target: Value to mark by a dashed line.
-    """
+    """Lay out bars, from top to bottom, relative to the longest finite one, or to a longer target, which a dashed line
+    marks; an infinite bar is as long. Screen readers read the title."""
     values = [*(bar.largest for bar in bars), target or 0.0]
     most = max(filter(math.isfinite, values)) or 1.0
     drawn = tuple(
@@ -182,7 +173,6 @@ def area_chart(
     """Lay out stacked layers, each with a value for every span between two edges; values above `highest` are cut off.
 
     Args:
-        title: Description of the chart, for screen readers.
         edges: Edges of the spans, ascending; one more than spans.
         layers: Values of each layer, the lowest layer first.
         highest: Value at the upper end of the chart.

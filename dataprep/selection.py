@@ -176,11 +176,8 @@ def _publish(storage: Storage, view: View, replaces: bool) -> None:
 
 
 class Condition:
-    """A condition over the columns of samples: SQL without tables.
-
-    Raises:
-        UsageError: It is not one expression, or has a subquery.
-    """
+    """A condition over the columns of samples: SQL without tables. Raises UsageError if it is not one expression, or
+    has a subquery."""
 
     def __init__(self, text: str, engine: Engine) -> None:
         self.text = text
@@ -300,12 +297,8 @@ class Listed:
         self.matched: set[str] = set()
 
     def named(self, rows: pa.Table, keys: Mapping[str, str] | None = None) -> NDArray[np.bool_]:
-        """Return which samples a line names by their key, URL or digest. Shape (rows,).
-
-        Args:
-            rows: Columns of samples; see `Columns`.
-            keys: Lines by other keys that they name.
-        """
+        """Return which samples, of rows with `Columns`, a line names by their key, URL or digest. Shape (rows,).
+        `keys` are lines by other keys that they name."""
         found = np.zeros(rows.num_rows, np.bool_)
         for name in NAMING if self.lines else ():
             if name in rows.column_names:

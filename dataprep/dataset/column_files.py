@@ -314,13 +314,9 @@ def opened_column(storage: Storage, manifest: Manifest, column: Column, data: by
 
 
 def value_bounds(storage: Storage, kind: ColumnType, shard: ColumnShard) -> NDArray[np.int64]:
-    """Return the byte offsets of a shard's values in its file: value n is between offsets n and n + 1.
-
-    Shape (samples + 1,). Values of one size need no read, others one read of the offsets.
-
-    Raises:
-        FormatError: The offsets are not ascending, or lead out of the file.
-    """
+    """Return the byte offsets of a shard's values in its file, shape (samples + 1,): value n is between offsets n and
+    n + 1. Values of one size need no read, others one read of the offsets. Raises FormatError if these are not
+    ascending, or lead out of the file."""
     if not kind.is_free or not shard.samples:
         return shard.values + kind.item_bytes * np.arange(shard.samples + 1, dtype=np.int64)
     data = storage.read_range(shard.file, shard.offsets, 8 * (shard.samples + 1))
@@ -334,14 +330,8 @@ def value_bounds(storage: Storage, kind: ColumnType, shard: ColumnShard) -> NDAr
 def value_shapes(
     storage: Storage, kind: ColumnType, shard: ColumnShard, bounds: NDArray[np.int64]
 ) -> NDArray[np.int32] | None:
-    """Return the shapes of arrays of a free shape, shape (samples, rank); None for other values.
-
-    Args:
-        bounds: The result of `value_bounds`.
-
-    Raises:
-        FormatError: A shape is not one of the column's type, or not of the size of its value.
-    """
+    """Return the shapes of arrays of a free shape, shape (samples, rank), with the result of `value_bounds`; None for
+    other values. Raises FormatError if a shape is not one of the column's type, or not of the size of its value."""
     if kind.kind != "array" or not kind.is_free:
         return None
     rank, lengths = len(kind.shape), np.array(kind.lengths)
@@ -354,14 +344,8 @@ def value_shapes(
 
 
 def value_of(kind: ColumnType, data: bytes | memoryview, shape: Sequence[int] | None = None) -> Any:
-    """Return one value from its bytes: an array of the column's dtype that shares their memory, a str, or bytes.
-
-    Args:
-        shape: Shape of an array of a free shape.
-
-    Raises:
-        UnicodeDecodeError: A text is not UTF-8.
-    """
+    """Return one value from its bytes: an array of the column's dtype that shares their memory, and of this shape if
+    the type's is free; a str, or bytes. Raises UnicodeDecodeError if a text is not UTF-8."""
     if kind.kind == "array":
         lengths = kind.lengths if shape is None else tuple(map(int, shape))
         return np.frombuffer(data, np.dtype(kind.dtype).newbyteorder("<")).reshape(lengths)

@@ -406,13 +406,7 @@ class IndexRow(NamedTuple):
 
 
 def index_table(rows: Sequence[IndexRow], shard: int, *, with_files: bool = False) -> pa.Table:
-    """Return the rows of one shard as a row group of the index.
-
-    Args:
-        rows: The rows, in the order of the shard's samples.
-        shard: Position of the shard in its split.
-        with_files: Add the column `file`; see `index_schema`.
-    """
+    """Return the rows of one shard, by its position in the split, as a row group of the index; see `index_schema`."""
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(IndexRow._fields)
     key, *rest, file = columns
     values = [key, (shard,) * len(rows), *rest]
@@ -456,11 +450,8 @@ class IndexRows:
 
 
 def index_ranges(shard_samples: Sequence[int]) -> list[range]:
-    """Return the shards in each file of an index: one range for a single file.
-
-    Args:
-        shard_samples: Number of samples of each shard as planned, or of adopted data as found.
-    """
+    """Return the shards in each file of an index, one range for a single file, from the samples of each shard as
+    planned, or of adopted data as found."""
     rows, shards = sum(shard_samples), len(shard_samples)
     parts = 1 if rows <= MAX_ROWS_IN_ONE else max(1, min(-(-rows // PART_ROWS), shards, MAX_PARTS))
     return [range(number * shards // parts, (number + 1) * shards // parts) for number in range(parts)]
@@ -479,13 +470,8 @@ def revised_name(file: str, revision: int) -> str:
 
 
 def publish_index(split: str, shard_samples: Sequence[int], put: Callable[[str, range], FileEntry]) -> IndexEntry:
-    """Publish the files of an index, and return its entry for the manifest.
-
-    Args:
-        split: Name of the split.
-        shard_samples: Number of samples of each shard, which determines the parts; see `index_ranges`.
-        put: Publishes one file, given its name and its shards.
-    """
+    """Publish the files of an index with `put`, which gets a file's name and its shards, and return the index's entry
+    for the manifest; `index_ranges` has the parts."""
     ranges = index_ranges(shard_samples)
     names = index_names(split, len(ranges))
     entries = [(put(name, shards), shards) for name, shards in zip(names, ranges, strict=True)]
@@ -505,13 +491,7 @@ def joined_entry(split: str, parts: Sequence[IndexPart]) -> IndexEntry:
 
 
 def grown_entry(split: SplitManifest, last: FileEntry, new_shards: int) -> IndexEntry:
-    """Return the entry of an index whose only or last file was replaced by one that has more shards.
-
-    Args:
-        split: The split before.
-        last: The new file.
-        new_shards: Number of the shards that were added.
-    """
+    """Return the entry of an index whose only or last file was replaced by one with so many new shards."""
     if "parts" not in split.index:
         return cast(IndexEntry, {**last})
     *parts, before = split.index["parts"]
@@ -595,11 +575,7 @@ class PublishingRows:
 
 
 def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema) -> FileEntry:
-    """Write a parquet file with one row group a table, empty tables included, and publish it.
-
-    Returns:
-        `{file, bytes, sha256}`, as the manifest lists it.
-    """
+    """Write a parquet file with one row group a table, empty tables included, publish it, and return its entry."""
     spool, digests = spool_row_groups(storage, name, groups, schema)
     storage.publish(spool, name, digests.crc32c)
     return {"file": name, "bytes": digests.num_bytes, "sha256": digests.sha256}
@@ -608,11 +584,8 @@ def publish_row_groups(storage: Storage, name: str, groups: Iterator[pa.Table], 
 def spool_row_groups(
     storage: Storage, name: str, groups: Iterator[pa.Table], schema: pa.Schema
 ) -> tuple[Path, HashingWriter]:
-    """Write a parquet file with one row group a table to a spool file, from which `storage.publish` takes it.
-
-    Returns:
-        The spool's path, and the digests of its content.
-    """
+    """Write a parquet file with one row group a table to a spool file, from which `storage.publish` takes it; return
+    the spool's path, and the digests of its content."""
     spool = storage.spool_path(name)
     try:
         with disk_errors(spool), pq.ParquetWriter(spool, schema) as writer:

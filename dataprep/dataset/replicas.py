@@ -60,16 +60,9 @@ def read_replicas(storage: Storage) -> list[Replica]:
 
 
 def record_replicas(storage: Storage, replicas: Iterable[Replica], gone: Iterable[str] = ()) -> list[Replica]:
-    """Add copies to the list in one storage; several processes may do so at once. Raises FormatError if the stored list
-    is malformed, and StorageError if the list cannot be written.
-
-    Args:
-        replicas: The copies to add.
-        gone: URLs to remove from the list, because their copies no longer exist.
-
-    Returns:
-        The list as stored now.
-    """
+    """Add copies to the list in one storage, remove the URLs of those that are `gone`, and return the list; several
+    processes may do so at once. Raises FormatError if the stored list is malformed, and StorageError if the list cannot
+    be written."""
     added, removed = list(replicas), set(gone)
     for _ in range(RECORD_TRIES):
         before = _stored(storage)

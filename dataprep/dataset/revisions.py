@@ -50,12 +50,8 @@ def first_shards(manifest: Manifest, split: str, shards: int) -> int:
 
 
 def moved(removed: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers that samples of a shard have after a removal, -1 for the removed ones. Shape (samples,).
-
-    Args:
-        removed: Numbers of the shard's removed samples, ascending.
-        numbers: Numbers of samples before it, in any order.
-    """
+    """Return the numbers, shape (samples,), that samples of a shard have after a removal, -1 for the removed ones, from
+    their numbers before in any order; `removed` are ascending."""
     if not len(removed):
         return numbers
     at = np.searchsorted(removed, numbers)
@@ -69,12 +65,7 @@ def kept_numbers(removed: NDArray[np.int64], samples: int) -> NDArray[np.int64]:
 
 
 def samples_before(change: Change, removed: Removed, samples: Sequence[int]) -> tuple[int, ...]:
-    """Return the samples of each shard before a change.
-
-    Args:
-        removed: The samples that it removed; empty for one that added some.
-        samples: Samples of each shard after it.
-    """
+    """Return the samples of each shard before a change, which removed some or none, from those after it."""
     return tuple(count + len(removed.get(number, ())) for number, count in enumerate(samples[: change.shards]))
 
 
@@ -89,12 +80,8 @@ def removed_schema() -> pa.Schema:
 
 
 def removed_table(removed: Removed, keys: Sequence[str], when: str) -> pa.Table:
-    """Return a list of removed samples.
-
-    Args:
-        keys: Keys of the samples, in the order of `removed`, whose shards are ascending.
-        when: Time of the removal, ISO 8601.
-    """
+    """Return a list of removed samples with these keys, in the order of `removed`, whose shards are ascending; `when`
+    is the time of the removal, ISO 8601."""
     counts = np.array([len(numbers) for numbers in removed.values()], np.int64)
     shards = np.repeat(np.array(list(removed), np.int32), counts)
     samples = np.concatenate([np.empty(0, np.int64), *removed.values()])

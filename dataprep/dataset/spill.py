@@ -102,11 +102,8 @@ class SpilledTable:
 
 
 def in_order_of_words(rows: SpilledTable, words: Words) -> Iterator[pa.Table]:
-    """Yield all rows in the order of a random number of each; rows with the same number keep their order.
-
-    Args:
-        words: Returns the numbers, which must be spread evenly over 64 bits.
-    """
+    """Yield all rows in the order of a random number of each, spread evenly over 64 bits; equal ones keep their
+    order."""
     parts = _part_count(rows)
     high = np.uint64(32)
 
@@ -165,11 +162,8 @@ def _bytes_of(column: pa.Array) -> list[bytes]:
 def _parts(
     rows: SpilledTable, divided: Iterator[tuple[pa.RecordBatch, NDArray[np.int64]]], count: int
 ) -> Iterator[pa.Table]:
-    """Yield the rows of each part as a table, in their own order.
-
-    Args:
-        divided: Batches of that table, perhaps with another column, each with the parts' numbers of its rows.
-    """
+    """Yield the rows of each part as a table, in their own order; `divided` are batches of the rows, perhaps with
+    another column, each with the parts' numbers of its rows."""
     if count == 1:
         batches = [batch for batch, _ in divided]
         schema = batches[0].schema if batches else rows.schema

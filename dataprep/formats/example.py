@@ -81,11 +81,8 @@ def frame_length(head: bytes) -> int | None:
 
 
 def frame_around(start: bytes, value: bytes, end: bytes) -> tuple[bytes, bytes]:
-    """Frame the message `start + value + end` as one TFRecord without joining its parts.
-
-    Returns:
-        The record's bytes before `value`, and those after it.
-    """
+    """Frame the message `start + value + end` as one TFRecord without joining its parts; return the record's bytes
+    before `value`, and those after it."""
     crc = google_crc32c.extend(google_crc32c.extend(google_crc32c.value(start), value), end)
     return frame_head(len(start) + len(value) + len(end)) + start, end + masked(crc)
 
@@ -183,12 +180,8 @@ def map_entry(name: bytes, feature: bytes) -> bytes:
 
 
 def example_before(entries: bytes, name: bytes, value_bytes: int, entries_after_bytes: int) -> bytes:
-    """Write an Example up to one large value, such as an image, which need not be copied.
-
-    Args:
-        entries: The encoded map entries that precede the value's entry.
-        entries_after_bytes: Bytes of the entries that follow the value's entry.
-    """
+    """Write an Example up to one large value, such as an image, which need not be copied: after the encoded `entries`
+    of its map, and before others with so many bytes."""
     opening = LEN_1 + varint(value_bytes)  # BytesList.value
     opening = LEN_1 + varint(len(opening) + value_bytes) + opening  # Feature.bytes_list
     opening = message(LEN_1, name) + LEN_2 + varint(len(opening) + value_bytes) + opening  # key and value

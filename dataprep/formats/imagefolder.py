@@ -105,11 +105,8 @@ def image_suffix(dataset: str) -> str:
 
 
 def numbering_fault(classes: Sequence[str], counts: Sequence[int]) -> str:
-    """Return why readers that number the folders of a split give other labels than the dataset; empty if they do not.
-
-    Args:
-        counts: Number of images of each class in the split; nothing if it has no classes.
-    """
+    """Return why readers that number the folders of a split, with so many images of each class, give other labels than
+    the dataset; empty if they do not, or if it has no classes."""
     present = [(name, label) for label, name in enumerate(classes[: len(counts)]) if counts[label]]
     folders = sorted(name for name, _ in present)
     if all(folders[at] == name == classes[at] for at, (name, _) in enumerate(present)):
@@ -133,14 +130,8 @@ def metadata_file(split: str) -> str:
 
 
 def metadata_line(file: str, annotations: bytes, class_name: str) -> bytes:
-    """Return the line of one image: its annotations, its file relative to the folder of the split, and its class.
-
-    Hugging Face's ImageFolder takes no labels from folders that have metadata.
-
-    Args:
-        file: File relative to the folder of the split.
-        class_name: Name of the class, which is the file's folder; empty where the dataset has no classes.
-    """
+    """Return the line of one image: its annotations, its file relative to the folder of the split, and its class, if
+    any. Hugging Face's ImageFolder takes no labels from folders that have metadata."""
     document = json.loads(annotations) | {"file_name": file} | ({"label": class_name} if class_name else {})
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode() + b"\n"
 
@@ -163,9 +154,7 @@ def repeat_links(folders: Sequence[str], count: int, *, split: str = "train") ->
 
     The long-sequence MAE recipe uses COCO this way, five times: `train/train2017_0`, `train/train2017_1`, … all point
     to `../images/train2017`.
-
-    Args:
-        folders: Source folders below `images/`; no folder may be inside another.
+    No folder may be inside another.
     """
     target = f"../{REPEATED}/"
     return [(f"{split}/{name}_{repeat}", target + name) for name in folders for repeat in range(count)]

@@ -136,11 +136,8 @@ def jpeg_markers(data: bytes | memoryview) -> Iterator[tuple[int, int]]:
 
 
 def open_image(data: bytes | memoryview) -> ImageFile:
-    """Open an image and read its header only, in one of the formats that Pillow reads without other programs.
-
-    Raises:
-        UnusableImageError: The bytes are not an image, or the image has no pixels or too many.
-    """
+    """Open an image and read its header only, in one of the formats that Pillow reads without other programs. Raises
+    UnusableImageError if the bytes are not an image, or it has no pixels or too many."""
     from PIL import Image
 
     try:
@@ -165,15 +162,8 @@ def _type_not_read(start: bytes) -> str:
 
 
 def load_image(image: ImageFile, data: bytes | memoryview) -> ImageFile:
-    """Decode all of an opened image; missing data are an error.
-
-    Args:
-        image: The opened image.
-        data: The data that it was opened from.
-
-    Raises:
-        UnusableImageError: The image ends early, would take too long to decode, or cannot be decoded.
-    """
+    """Decode all of an image that was opened from these data. Raises UnusableImageError if it ends early, would take
+    too long to decode, or cannot be decoded."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns of corrupt EXIF and the like, which does no harm
@@ -240,13 +230,7 @@ def _has_all_rows(data: bytes | memoryview) -> bool:
 
 def _check_gif(image: ImageFile, data: bytes | memoryview, area: tuple[int, ...]) -> None:
     """Raise UnusableImageError for a loaded GIF without an end, with pixels missing or outside its size, or with
-    colours that its table lacks.
-
-    Args:
-        image: The loaded GIF.
-        data: The data that it was opened from.
-        area: Left, top, right and bottom of its first image.
-    """
+    colours that its table lacks; `area` is left, top, right and bottom of its first image."""
     frame = _first_frame(data)
     if frame is None:
         raise _truncated(data)
@@ -355,13 +339,8 @@ def _decompressed_bytes(stream: Any, part: memoryview, limit: int) -> int:
 
 
 def to_rgb(image: Image.Image, data: bytes | memoryview) -> Image.Image:
-    """Return a loaded picture as RGB: samples of 16 bits keep their upper 8, and transparent pixels are laid over
-    white.
-
-    Args:
-        image: The loaded picture.
-        data: The data that it was opened from.
-    """
+    """Return a picture that was loaded from these data as RGB: samples of 16 bits keep their upper 8, and transparent
+    pixels are laid over white."""
     from PIL import Image
 
     image = to_eight_bits(image, data)

@@ -32,16 +32,10 @@ def crc32c_number(text: str) -> int:
 
 
 def crc32c_hex(crc32c: int | str | None) -> str:
-    """Write a CRC32C as messages do: 8 hexadecimal digits; `unknown` for None.
-
-    Args:
-        crc32c: The value, or its text as `crc32c_text` and Cloud Storage write it.
-    """
+    """Write a CRC32C, given as its value or as its text, as messages do: 8 hexadecimal digits; `unknown` for None."""
     if crc32c is None:
         return "unknown"
-    if isinstance(crc32c, str):
-        crc32c = int.from_bytes(base64.b64decode(crc32c), "big")
-    return f"{crc32c:08x}"
+    return f"{crc32c_number(crc32c) if isinstance(crc32c, str) else crc32c:08x}"
 
 
 def crc32c_of_bytes(data: bytes) -> str:
@@ -50,11 +44,7 @@ def crc32c_of_bytes(data: bytes) -> str:
 
 
 def crc32c_of_file(path: Path) -> str:
-    """Return the CRC32C of a file as text, read in blocks of 1 MiB.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """Return the CRC32C of a file as text, read in blocks of 1 MiB. Raises OSError if it cannot be read."""
     with path.open("rb", buffering=0) as stream:
         return crc32c_of_stream(stream)
 

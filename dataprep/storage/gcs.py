@@ -414,11 +414,7 @@ class GCSStorage:
                     deque(threads.map(self._delete, page), maxlen=0)
 
     def _upload(self, name: str, stream: BinaryIO, num_bytes: int, crc32c: str) -> bool:
-        """Upload a stream; False if an equal object exists already.
-
-        Raises:
-            ConflictError: Another object has the name.
-        """
+        """Upload a stream; False if an equal object exists already. Raises ConflictError if another has the name."""
         from google.api_core.exceptions import PreconditionFailed
 
         send = gcs_client.retry_policy(_session_is_lost)(self._send)

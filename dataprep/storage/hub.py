@@ -140,11 +140,7 @@ def _licence(card: Any) -> str:
 
 
 class HubStorage(ReadOnlyStorage):
-    """A folder of a dataset repository, at one revision. See `Storage` for the contract of each call.
-
-    Args:
-        url: `hf://datasets/OWNER/NAME[@REVISION][/PATH]`.
-    """
+    """A folder of a dataset repository, at one revision. See `Storage` for the contract of each call."""
 
     reads_in_flight = 16
 

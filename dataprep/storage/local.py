@@ -313,16 +313,13 @@ class LocalStorage:
                 shutil.rmtree(path.name, onerror=_forgive_others, dir_fd=folder)
 
     def place_folders(self, aside: str, links: Iterable[tuple[str, str]]) -> None:
-        """Create links below a folder, then move its content to the root, durably.
+        """Create links below a folder, then move its content, if it exists, to the root, durably.
 
         A folder in it is renamed if the root has no folder of that name; otherwise its files are moved one by one.
+        Raises ConflictError if the name of a file is taken by another one.
 
         Args:
-            aside: The folder; if it does not exist, nothing is done.
             links: Name of each link below that folder, and the relative path that it leads to.
-
-        Raises:
-            ConflictError: The name of a file is taken by another one.
         """
         with errors.disk_errors(self._target(aside)), contextlib.suppress(FileNotFoundError):
             for name, leads_to in links:
@@ -555,19 +552,10 @@ def _forgive_others(_function: Callable[..., Any], _path: str, error: Any) -> No
 
 
 def put_exclusively(source: str, source_folder: int, target: str, target_folder: int) -> bool:
-    """Give a file a name that must be free: by a hard link, or by a rename that replaces nothing.
+    """Give a file a name that must be free, by a hard link, or by a rename that replaces nothing; False if it is taken.
 
-    Args:
-        source: Name of the file in its folder. After a rename it is gone.
-        source_folder: Descriptor of that folder.
-        target: Name that the file gets.
-        target_folder: Descriptor of the folder of that name.
-
-    Returns:
-        Whether the file got the name; False if the name is taken.
-
-    Raises:
-        OSError: With EOPNOTSUPP, if the file system can do neither.
+    Each name is in the folder with the descriptor after it. Raises OSError with EOPNOTSUPP if the file system can do
+    neither.
     """
     try:
         os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
