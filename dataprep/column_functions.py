@@ -118,12 +118,8 @@ class Function:
     """Pixels of a side of the model's images; None as its configuration says."""
 
     def load(self) -> Callable[[Samples], Any]:
-        """Import the function, or create the object that is called.
-
-        Raises:
-            UsageError: The module, a package that it needs or the function is missing, or the module here is another.
-            SourceError: It raises.
-        """
+        """Import the function, or create the object that is called. Raises SourceError if that raises, and UsageError
+        if the module, a package that it needs or the function is missing, or the module here is another."""
         if self.devices:
             take_device(self.devices)
         if Path(self.folder).is_dir() and self.folder not in sys.path:
@@ -176,12 +172,8 @@ def place_of(function: str | Callable[..., Any]) -> str:
 def find_function(
     given: str, *, version: str = "", batch: int | None = None, size: int | None = None, devices: int = 0
 ) -> Function:
-    """Find a function by its `module:NAME`, its name in BUILT_IN, or a model by its name.
-
-    Raises:
-        UsageError: There is no such function or model.
-        SourceError: The model's library, or the Hub that has it, refuses.
-    """
+    """Find a function by its `module:NAME`, its name in BUILT_IN, or a model by its name. Raises UsageError if there is
+    none, and SourceError if the model's library, or the Hub that has it, refuses."""
     place, library, model = BUILT_IN.get(given, given), *given.partition(":")[::2]
     if library in MODELS and model:
         found = _imported(MODELS[library])[0]

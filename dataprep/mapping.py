@@ -330,14 +330,9 @@ def _shards(manifest: Manifest) -> list[tuple[SplitManifest, int]]:
 
 
 def plan_column(url: str, name: str, function: str, version: str, *, overwrite: bool = False) -> Work:
-    """Compare a column with its dataset.
+    """Compare a column with its dataset; `overwrite` makes all values again, even if another function made them.
 
-    Args:
-        function: What makes its values.
-        overwrite: Make all values again, even if another function made them.
-
-    Raises:
-        UsageError: There is no dataset, the name is none, or another function or version made the existing values.
+    Raises UsageError if there is no dataset, the name is none, or another function or version made the existing values.
     """
     storage = open_storage(url)
     manifest = readable_manifest(storage)

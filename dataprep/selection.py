@@ -275,15 +275,8 @@ class Engine:
 
 
 class Listed:
-    """The lines of lists, and which of them name a sample.
-
-    Args:
-        urls: Files with a key, URL or digest in each line; empty lines and those with # are left out.
-
-    Raises:
-        UsageError: There is no such file.
-        FormatError: It is too large.
-    """
+    """The lines of lists, which have a key, URL or digest in each line, and which of them name a sample. Empty lines
+    and those with # are left out. Raises UsageError if there is no such file, and FormatError if it is too large."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         lines: set[str] = set()

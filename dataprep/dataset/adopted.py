@@ -118,12 +118,9 @@ def remember_data(index: Storage, data: Storage) -> None:
 
 
 def open_named_data(storage: Storage, manifest: Manifest) -> Storage:
-    """Open the place of a dataset's shards. If the user did not name it, links out of it are not followed.
-
-    Raises:
-        UsageError: The user has not named a place outside of the dataset; the text says how to.
-        FormatError: The manifest names no place.
-    """
+    """Open the place of a dataset's shards. If the user did not name it, links out of it are not followed. Raises
+    UsageError, saying how to name it, if it is outside of the dataset, and FormatError if the manifest names no
+    place."""
     return open_data(storage, manifest, named=check_named(storage, manifest))
 
 
@@ -156,12 +153,8 @@ def _memory(index_url: str, data_url: str) -> Path:
 
 
 def refuse_changed(index: Storage, data: Storage, manifest: Manifest, max_listed: int | None) -> None:
-    """Raise UsageError if a listing shows that adopted data have changed; see `changes_of`. The text says how, and what
-    to do.
-
-    Args:
-        max_listed: Maximum number of files; larger data are not compared.
-    """
+    """Raise UsageError if adopted data of at most `max_listed` files have changed (`changes_of`); the text says how,
+    and what to do."""
     found = changes_of(data, manifest, max_listed)
     if not found or index.stat(CHANGE_JSON) is not None:  # retry-failed puts new shards before the manifest
         return

@@ -384,13 +384,8 @@ def arrow_file(kind: ColumnType, values: Sequence[Any] | NDArray[Any]) -> bytes:
 
 
 def placed(kind: ColumnType, data: bytes, of: str, name: str, split: str) -> ColumnShard:
-    """Return the entry of a file with this content in `column.json`. Raises FormatError if it is not a file of values
-    of the type.
-
-    Args:
-        of: `shard_id` of the shard.
-        name: Name of the column.
-    """
+    """Return the entry, in the `column.json` of this name, of a file with this content for the shard with the
+    `shard_id` `of`. Raises FormatError if it is not a file of values of the type."""
     sha256, content = hashlib.sha256(data).hexdigest(), pa.py_buffer(data)
     file = values_file(name, split, sha256)
     try:

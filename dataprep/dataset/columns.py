@@ -18,13 +18,8 @@ _NUMPY_NAMES = {"float": "float32", "double": "float64"}
 
 
 def call(function: str, *arguments: Any, options: Any = None) -> Any:
-    """Call a function of `pyarrow.compute` by its name.
-
-    Args:
-        function: Such as `take`.
-        arguments: Arrays and tables to call it with.
-        options: An object such as `pyarrow.compute.CastOptions`; None for the defaults.
-    """
+    """Call a function of `pyarrow.compute` by its name, such as `take`, with arrays and tables; options are an object
+    such as `pyarrow.compute.CastOptions`."""
     from pyarrow._compute import call_function
 
     return call_function(function, arguments, options)

@@ -77,14 +77,7 @@ def decode(
 def convert(
     values: Any, kind: type[T], *, where: str, advice: str, at: str = "$", error: type[DataprepError] = FormatError
 ) -> T:
-    """Read a part of a document that was decoded already; see `decode`.
-
-    Args:
-        at: Path of the part in its document.
-
-    Raises:
-        FormatError, or `error`: A value is missing, of another type or out of range.
-    """
+    """Read a part of a document that was decoded already, at a path in it; see `decode` for errors."""
     decoder(kind)  # msgspec knows the type afterwards
     try:
         return msgspec.convert(values, type=kind)
@@ -149,11 +142,8 @@ def _value_at(values: Any, path: str) -> tuple[Any, bool]:
 def differences(ours: JsonObject, theirs: JsonObject, path: str = "", *, where: str = "there") -> list[str]:
     """Return a line for each difference between two documents, for the user.
 
-    `plan_hash` is left out, because it only says that something differs; `splits` are compared by name.
-
-    Args:
-        path: Names of the enclosing fields, with a dot after each.
-        where: Words for the place of the other document.
+    `plan_hash` is left out, because it only says that something differs; `splits` are compared by name. A line has the
+    names of the enclosing fields, `path`, with a dot after each, and words for the place of the other document.
     """
     lines: list[str] = []
     for name in sorted(ours.keys() | theirs.keys()):

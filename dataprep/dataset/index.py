@@ -414,12 +414,7 @@ def index_table(rows: Sequence[IndexRow], shard: int, *, with_files: bool = Fals
 
 
 class IndexRows:
-    """Collects the index rows of one shard, in the order of its samples.
-
-    Args:
-        split_index: Position of the shard in its split.
-        with_annotations: Whether every sample is annotated.
-    """
+    """Collects the index rows of one shard, by its position in the split, in the order of its samples."""
 
     def __init__(self, split_index: int, *, with_annotations: bool = False) -> None:
         self._split_index = split_index

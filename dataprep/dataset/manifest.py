@@ -222,12 +222,7 @@ def refuse_other_sizes(storage: LocalStorage, split: records.SplitManifest) -> N
 
 
 def size_faults(due: Iterable[tuple[str, int]], found: Mapping[str, int]) -> Iterator[str]:
-    """Yield a clause for each file that is missing or has another size: `x.tar has 3 bytes, expected 9`.
-
-    Args:
-        due: Names and sizes of files, in bytes.
-        found: Sizes of those that exist, by name.
-    """
+    """Yield a clause for each file that is missing or has another size, in bytes: `x.tar has 3 bytes, expected 9`."""
     for name, num_bytes in due:
         size = found.get(name)
         if size is None:

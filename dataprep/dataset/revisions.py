@@ -93,14 +93,9 @@ def removed_table(removed: Removed, keys: Sequence[str], when: str) -> pa.Table:
 def steps_back(
     storage: Storage, split: SplitManifest, changes: Sequence[Change]
 ) -> Iterator[tuple[Change, Removed, tuple[int, ...]]]:
-    """Yield changes of a split, the latest first, each with what it removed and the samples of each shard before it.
-
-    Args:
-        changes: The last changes of the split, the earliest first; see `changes_after`.
-
-    Raises:
-        FormatError: A list of removed samples is missing or damaged, or not the one that the manifest lists.
-    """
+    """Yield the last changes of a split, which are given in their order (`changes_after`), the latest first, each with
+    what it removed and the samples of each shard before it. Raises FormatError if a list of removed samples is missing
+    or damaged, or not the one that the manifest lists."""
     samples = tuple(shard["samples"] for shard in split.shards)
     for change in reversed(changes):
         removed = _read_removed(storage, change, samples)

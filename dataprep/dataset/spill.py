@@ -52,12 +52,8 @@ _SAMPLED_BATCHES = 16
 
 
 class SpilledTable:
-    """Rows of one schema without dictionaries; beyond MEMORY_BYTES they are in a temporary file.
-
-    Args:
-        content: What the rows are, for messages.
-        scratch: File to share with other tables; by default the table has its own.
-    """
+    """Rows of one schema without dictionaries; beyond MEMORY_BYTES they are in a temporary file, which tables may
+    share. Messages name the content."""
 
     def __init__(self, schema: pa.Schema, content: str, scratch: ScratchFile | None = None) -> None:
         self.schema, self.content = schema, content
@@ -382,14 +378,9 @@ def rows_of_refs(refs: Sequence[SampleRef]) -> pa.RecordBatch:
 
 
 def spill_rows(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return stored references as rows with the columns of `spill_schema`.
-
-    Args:
-        rows: The same columns; text may be dictionary-encoded, and annotations, checksums and versions may be missing.
-
-    Raises:
-        pyarrow.ArrowException, KeyError, ValueError: A column is missing, of another type, or has missing values.
-    """
+    """Return stored references as rows with the columns of `spill_schema`. Stored text may be dictionary-encoded, and
+    annotations, checksums and versions may be missing. Raises pyarrow.ArrowException, KeyError or ValueError if another
+    column is missing, or one is of another type or has missing values."""
     columns = []
     absent = {"annotations": strings([""], large=True), "crc32c": numbers([None], pa.uint32())}
     absent["version"] = numbers([0], pa.int64())

@@ -226,11 +226,8 @@ def read_view(storage: Storage, manifest: Manifest, name: str) -> OpenedView:
 
 
 def kept_of(storage: Storage, view: View, manifest: Manifest, name: str, stored: Sequence[int]) -> Kept:
-    """Return the kept samples of a split. Raises FormatError if the view describes another split.
-
-    Args:
-        stored: Number of samples that each shard of the split stores in the view's revision.
-    """
+    """Return the kept samples of a split whose shards store so many samples in the view's revision. Raises FormatError
+    if the view describes another split."""
     chosen = next((each for each in view.splits if each.name == name), None)
     if (
         chosen is None
@@ -265,11 +262,8 @@ def stored_positions(split: SplitManifest, positions: Iterable[int]) -> dict[int
 
 
 def find_view(storage: Storage, name: str, sha256: str = "") -> tuple[View, str] | None:
-    """Return a view and the digest of its file; None if there is none. Raises FormatError.
-
-    Args:
-        sha256: Digest of the content to find, which a later one may have replaced; empty: of the present one.
-    """
+    """Return a view and the digest of its file, the present one or one with this digest, which a later one may have
+    replaced; None if there is none. Raises FormatError."""
     for file in (view_file(check_name(name), VIEW_JSON), earlier_file(name, sha256))[: 2 if sha256 else 1]:
         data = read_bounded(storage, file, MAX_VIEW_BYTES, advice=_ADVICE)
         digest = "" if data is None else hashlib.sha256(data).hexdigest()

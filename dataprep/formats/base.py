@@ -60,12 +60,8 @@ class StoredSample(NamedTuple):
 
 
 class ShardWriter:
-    """Writes samples one after the other to a stream that it does not own.
-
-    Args:
-        around: Returns the bytes of a sample's record before and after its image.
-        end: The bytes after the last record.
-    """
+    """Writes samples one after the other to a stream that it does not own: `around` returns the bytes of a sample's
+    record before and after its image, and `end` follows the last record."""
 
     def __init__(
         self, stream: BinaryIO, around: Callable[[Sample], tuple[bytes, bytes]], *, has_classes: bool, end: bytes = b""
@@ -108,11 +104,7 @@ class ShardFormat(ABC):
         return (shard_file,)
 
     def image_root(self, split: str, stored: int) -> str:
-        """Return the folder that holds the images of a split, one file each.
-
-        Args:
-            stored: Passes of an epoch that are stored.
-        """
+        """Return the folder with the images of a split, one file each, if so many passes of an epoch are stored."""
         return split
 
     def passes_written(self, stored: int) -> int:
@@ -120,12 +112,8 @@ class ShardFormat(ABC):
         return stored
 
     def placed(self, features: Features, members: Mapping[str, str]) -> Features:
-        """Return features with their places in a sample; only WebDataset has a choice. Raises UsageError if the format
-        has no members.
-
-        Args:
-            members: Suffixes that the user chose, by feature.
-        """
+        """Return features with their places in a sample; only WebDataset has a choice, which is a suffix for each
+        feature. Raises UsageError if the format has no members."""
         if members:
             raise UsageError(f"`members`: {self.name} has none; leave it out, or choose `format` webdataset")
         return {name: replace(feature, member="") for name, feature in features.items()}
@@ -181,11 +169,8 @@ def sample_fault(sample: Sample, *, has_classes: bool) -> str | None:
 
 
 def check_sample(sample: Sample, *, has_classes: bool) -> None:
-    """Refuse a sample that this project's reader, or another library's, would not read back unchanged.
-
-    Raises:
-        FormatError: Key, image size, sides, orientation or label are not what a shard can hold.
-    """
+    """Raise FormatError for a sample that this project's reader, or another library's, would not read back unchanged:
+    key, image size, sides, orientation or label are not what a shard can hold."""
     fault = sample_fault(sample, has_classes=has_classes)
     if fault is not None:
         raise FormatError(f"{fault}; correct the source that made this sample")

@@ -52,13 +52,8 @@ def member_suffixes(format_name: str, record: Record) -> frozenset[str]:
 
 
 def read_all_fields(format_name: str, record: Record, image_at: int, leave_out: Container[str]) -> Values:
-    """Return the values of all fields of one sample, as `read_fields` does, except fields without a value. Raises
-    FormatError if the record is damaged.
-
-    Args:
-        record: The sample's bytes in its shard, headers included; the image's bytes may be zeros.
-        image_at: First byte of the image in the record; the image is not returned.
-    """
+    """Return the values of all fields of one sample, as `read_fields` does, except the image, which begins at
+    `image_at` and may be zeros here, and fields without a value. Raises FormatError if the record is damaged."""
     if format_name == "tfrecord":
         return _read_whole_example(record, image_at, leave_out)
     reader = _TarRecord(record)

@@ -205,12 +205,8 @@ def _is_complete(image: ImageFile, data: bytes | memoryview) -> bool:
 
 def _has_all_rows(data: bytes | memoryview) -> bool:
     """Return whether a PNG has its end and the data of all rows, as libpng requires; Pillow shows missing rows as
-    black.
-
-    Raises:
-        UnusableImageError: A chunk of its data does not match its checksum.
-        zlib.error: Its data cannot be decompressed.
-    """
+    black. Raises UnusableImageError if a chunk does not match its checksum, and zlib.error if one cannot be
+    decompressed."""
     missing, stream, at = 0, zlib.decompressobj(), len(_PNG_START)
     while len(data) - at >= 12:
         num_bytes, kind = int.from_bytes(data[at : at + 4]), bytes(data[at + 4 : at + 8])

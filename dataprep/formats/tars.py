@@ -95,27 +95,17 @@ class ByteReader(Protocol):
 
 
 def damaged(reader: ByteReader, offset: int, what: str, *, member: str = "", within: str = "") -> SourceError:
-    """Return the error for a damaged archive; it names the archive, the member, the offset and the fault.
-
-    Args:
-        offset: Byte of the archive where the fault shows.
-        what: The fault as a clause, with what was expected and the next step.
-        within: Name of the inner archive, if a tar is inside a tar.
-    """
+    """Return the error for a damaged archive; it names the archive, the inner archive if a tar is inside a tar, the
+    member, the offset and the fault, a clause with what was expected and the next step."""
     inner = f"{shown(within)}: " if within else ""
     name = f"member {shown(member)} " if member else ""
     return SourceError(f"{reader.archive}: {inner}{name}at byte {offset:,}: {what}")
 
 
 def tar_members(reader: ByteReader, start: int = 0, stop: int | None = None, *, within: str = "") -> Iterator[Member]:
-    """Yield the files and directories of a tar, in its order. Raises SourceError if the tar is damaged, truncated
-    (without its end marker), or holds anything but plain files and directories. Names are not checked here.
-
-    Args:
-        start: First byte of the tar in the archive.
-        stop: Byte after the last one of the tar; by default the end of the file.
-        within: Name of this tar if it is a member of another one, for messages.
-    """
+    """Yield the files and directories of a tar, at [start, stop) of the archive, in its order; messages name the tar if
+    it is within another one. Raises SourceError if the tar is damaged, truncated (without its end marker), or holds
+    anything but plain files and directories. Names are not checked here."""
     walk = _Walk(reader, reader.num_bytes if stop is None else stop, within)
     position, extensions = start, _Extensions()
     while (header := walk.block(position)) != _ZEROS:

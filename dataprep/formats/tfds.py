@@ -47,12 +47,8 @@ Feature: TypeAlias = JsonObject
 
 
 def dataset_info(info: DatasetInfo, *, filepath_template: str) -> JsonObject:
-    """Return the fields of TFDS's dataset_info.proto in its JSON form, in which an int64 is a string.
-
-    Args:
-        info: Facts about the dataset; its name must be a valid name for TFDS, without `-`.
-        filepath_template: Template of shard names, with TFDS's placeholders in braces.
-    """
+    """Return the fields of TFDS's dataset_info.proto in its JSON form, in which an int64 is a string. The dataset's
+    name must be valid for TFDS, without `-`; the template of shard names has TFDS's placeholders in braces."""
     return {
         "citation": info.citation,
         "description": info.description,

@@ -70,11 +70,8 @@ class Storage(Protocol):
         """Return the object's size and, if the store keeps it, its CRC32C; None if the object does not exist."""
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[ObjectInfo]:
-        """Iterate over all objects below a prefix (complete path components, e.g. `train/`), ordered by name.
-
-        Args:
-            first: Leave out objects whose names come before this one; in a bucket they cost no request.
-        """
+        """Iterate over all objects below a prefix (complete path components, e.g. `train/`), ordered by name; those
+        whose names come before `first` are left out, and cost no request in a bucket."""
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
         """Return the complete object.
@@ -247,14 +244,8 @@ class OtherSizeError(FormatError):
 def read_bounded(
     storage: Storage, name: str, max_bytes: int, *, advice: str, error: type[DataprepError] = FormatError
 ) -> bytes | None:
-    """Read a small object that anyone may have written; None if it does not exist.
-
-    Args:
-        advice: What the user can do about a larger object, for the error.
-
-    Raises:
-        FormatError, or `error`: The object has more than `max_bytes` bytes.
-    """
+    """Read a small object that anyone may have written; None if it does not exist. Raises FormatError, or `error`, if
+    it has more than `max_bytes` bytes; `advice` says what the user can do then."""
     try:
         return storage.read(name, max_bytes)
     except FileNotFoundError:
@@ -287,11 +278,8 @@ def read_ahead(read: Callable[[T], U], wanted: Iterable[T], in_flight: int) -> G
 
 
 def check_name(name: str) -> str:
-    """Return a valid name of an object unchanged.
-
-    Raises:
-        UsageError: It is empty or absolute, has an empty, `.` or `..` component, or a forbidden character.
-    """
+    """Return a valid name of an object unchanged. Raises UsageError if it is empty or absolute, or has an empty, `.` or
+    `..` component or a forbidden character."""
     if _REFUSED.search(name) is None:
         return name
     if any(part in ("", ".", "..") for part in name.split("/")):
@@ -302,9 +290,5 @@ def check_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """Return a folder's name without its trailing slash; empty for the root.
-
-    Raises:
-        UsageError: The name is invalid, by the rules of `check_name`.
-    """
+    """Return a folder's name without its trailing slash; empty for the root. Raises UsageError as `check_name` does."""
     return check_name(prefix.removesuffix("/")) if prefix else ""

@@ -45,11 +45,7 @@ def stored_crc32c(storage: Storage, info: ObjectInfo) -> str:
 
 
 def check_same(target: Storage, info: ObjectInfo, theirs: ObjectInfo) -> None:
-    """Compare the object at the target with the expected size and CRC32C.
-
-    Raises:
-        ConflictError: It is another object.
-    """
+    """Raise ConflictError if the object at the target has another size or CRC32C than expected."""
     ours = (info.num_bytes, info.crc32c)
     found = (theirs.num_bytes, stored_crc32c(target, theirs) if theirs.num_bytes == info.num_bytes else theirs.crc32c)
     if found != ours:

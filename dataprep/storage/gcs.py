@@ -78,15 +78,9 @@ class _BoundedBytes(io.BytesIO):
 
 
 class GCSStorage:
-    """A prefix of a bucket. See `Storage` for the contract of each call.
-
-    Args:
-        url: gs://bucket/prefix
-        deadlines: Time after which reads give up; None: after five minutes of retries.
-
-    Raises:
-        UsageError: The URL does not name a bucket, or has a prefix that objects cannot have.
-    """
+    """A prefix of a bucket; reads give up after some time, by default after five minutes of retries. See `Storage` for
+    the contract of each call. Raises UsageError if the URL does not name a bucket, or has a prefix that objects cannot
+    have."""
 
     is_local = False
     reads_in_flight = 64
@@ -315,11 +309,7 @@ class GCSStorage:
 
     def append(self, info: base.ObjectInfo, data: bytes) -> base.ObjectInfo | None:
         """Append to exactly this object with three requests: an upload, which the server joins to it and which is then
-        removed.
-
-        Returns:
-            The longer object; None if the object has changed, also by this call itself if its response was lost.
-        """
+        removed. Return the longer object; None if it has changed, also by this call itself if its response was lost."""
         from google.api_core.exceptions import NotFound, PreconditionFailed
 
         tail = f"{_TAIL}-{uuid4().hex}"

@@ -56,20 +56,13 @@ def emulator_url() -> str:
 
 
 def client() -> Client:
-    """Return the client of this process, which all its threads may use; a forked process gets its own.
-
-    Raises:
-        google.auth.exceptions.DefaultCredentialsError: No credentials were found.
-    """
+    """Return the client of this process, which all its threads may use; a forked process gets its own. Raises
+    DefaultCredentialsError of google.auth if no credentials were found."""
     return _client(os.getpid(), emulator_url(), billing_project())
 
 
 def credentials() -> tuple[Any, str | None]:
-    """Return the application default credentials and their project.
-
-    Raises:
-        google.auth.exceptions.DefaultCredentialsError: None were found.
-    """
+    """Return the application default credentials and their project. Raises DefaultCredentialsError if there are none."""
     return _credentials(os.getpid(), os.environ.get(BILLING_PROJECT, ""))
 
 
@@ -83,11 +76,8 @@ def bill(project: str | None) -> None:
 
 
 def billing_project() -> str:
-    """Return the project that pays for requests to requester-pays buckets; empty if none is named.
-
-    Raises:
-        google.auth.exceptions.DefaultCredentialsError: No credentials were found.
-    """
+    """Return the project that pays for requests to requester-pays buckets; empty if none is named. Raises
+    DefaultCredentialsError if there are no credentials."""
     named = os.environ.get(BILLING_PROJECT, "")
     return named if named or emulator_url() else getattr(credentials()[0], "quota_project_id", None) or ""
 

@@ -83,12 +83,8 @@ def bucket_location(bucket: str) -> BucketLocation:
 
 
 def running_caches(bucket: str) -> tuple[str, ...]:
-    """Return the zones where a bucket has a running Rapid Cache (formerly Anywhere Cache), with one request.
-
-    Raises:
-        AccessError: The permission is missing, or the server does not know caches.
-        StorageError: Cloud Storage cannot be reached.
-    """
+    """Return the zones where a bucket has a running Rapid Cache (formerly Anywhere Cache), with one request. Raises
+    AccessError if the permission is missing, or the server does not know caches, and StorageError."""
     url = f"gs://{bucket}"
     client = _client(url)
     with bucket_errors(url, LIST_CACHES):
@@ -98,12 +94,8 @@ def running_caches(bucket: str) -> tuple[str, ...]:
 
 
 def stored_objects(bucket: str, prefix: str) -> Iterator[StoredObject]:
-    """Iterate over every object below a prefix with its storage class; one request for each thousand.
-
-    Raises:
-        AccessError: A permission is missing.
-        StorageError: The bucket cannot be reached.
-    """
+    """Iterate over every object below a prefix with its storage class; one request for each thousand. Raises
+    AccessError if a permission is missing, and StorageError."""
     url = f"gs://{bucket}/{prefix}".rstrip("/")
     with bucket_errors(url, LIST_OBJECTS):
         root = f"{prefix}/" if prefix else ""

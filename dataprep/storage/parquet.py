@@ -163,11 +163,7 @@ def path_of(file: BinaryIO) -> str:
 
 
 def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read a parquet file, or some of its columns.
-
-    Raises:
-        FormatError: The file is absent or damaged, or lacks a column.
-    """
+    """Read a parquet file, or some of its columns. Raises FormatError if it is absent or damaged, or lacks a column."""
     try:
         table = open_parquet(storage, name).read(columns)
         missing = set(columns or ()) - set(table.column_names)
@@ -188,12 +184,7 @@ def table_in(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
 def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mapping[bytes, bytes]:
     """Return the metadata of a parquet file from its footer: one request, a second one for a large footer.
 
-    Args:
-        max_bytes: Maximum size of the footer.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The end of the file is not a footer of at most `max_bytes` bytes.
+    Raises FileNotFoundError, and ValueError if the file does not end with a footer of at most `max_bytes` bytes.
     """
     tail = storage.read_range(info.name, max(0, info.num_bytes - _TAIL_BYTES), min(info.num_bytes, _TAIL_BYTES))
     footer_bytes = int.from_bytes(tail[-8:-4], "little") + 8

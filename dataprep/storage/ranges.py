@@ -70,15 +70,8 @@ class RangeWindow:
 
 
 class RangeFile(io.RawIOBase):
-    """A stored object as a seekable file for reading; see `RangeWindow` and `expecting` for the requests.
-
-    Args:
-        window_bytes: Minimum number of bytes of a request.
-        num_bytes: The object's size, if it is known: one request less.
-
-    Raises:
-        FileNotFoundError: There is no such object.
-    """
+    """A stored object as a seekable file for reading; see `RangeWindow` and `expecting` for the requests, of which
+    there is one less if the object's size is known. Raises FileNotFoundError if there is no such object."""
 
     def __init__(self, storage: Storage, name: str, window_bytes: int = 0, *, num_bytes: int | None = None) -> None:
         super().__init__()
@@ -94,12 +87,8 @@ class RangeFile(io.RawIOBase):
 
     @contextmanager
     def expecting(self, ranges: Iterable[tuple[int, int]]) -> Iterator[None]:
-        """Read ranges that are close together with one request, when the first of them is read, and keep their bytes
-        until the end of the block.
-
-        Args:
-            ranges: Start and end of each range; reads of other bytes are possible as before.
-        """
+        """Read ranges, by their starts and ends, that are close together with one request, when the first of them is
+        read, and keep their bytes until the end of the block; reads of other bytes are possible as before."""
         self._expected = [
             (start, end, RangeWindow(self._storage, self._name, end, end - start))
             for start, end in _joined(ranges, self._size)

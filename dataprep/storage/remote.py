@@ -50,14 +50,8 @@ _SECRETS = re.compile(r": <.*|\?\S*=\S*")
 
 
 class RemoteStorage(ReadOnlyStorage):
-    """A prefix of one of these places.
-
-    Args:
-        deadlines: Time after which reads give up; None: after five minutes of retries.
-
-    Raises:
-        UsageError: The URL does not name a bucket, container or host, or has a prefix that objects cannot have.
-    """
+    """A prefix of one of these places; reads give up after some time, by default after five minutes of retries. Raises
+    UsageError if the URL does not name a bucket, container or host, or has a prefix that objects cannot have."""
 
     reads_in_flight = 64
     kind: ClassVar[str]

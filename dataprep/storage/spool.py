@@ -45,8 +45,7 @@ class SpoolFolder:
     """Creates spool files in one folder, from any number of threads. Other writers may have files in it.
 
     Args:
-        folders: Root of the folder.
-        name: Name of the folder, relative to that root; the folder is created if it is missing.
+        name: Name of the folder, relative to the root of `folders`; it is created if it is missing.
         required: A folder above it that must exist and is not created: without it nothing can be spooled any more.
     """
 
@@ -93,11 +92,7 @@ class SpoolFolder:
 
         The descriptor was opened before the first byte was written, so the system reports every write error of the file
         to it, even if another descriptor wrote, or got the report before. A new descriptor would miss errors that were
-        reported already.
-
-        Raises:
-            FileNotFoundError: The file was removed as stale.
-            OSError: Some written bytes did not reach the disk.
+        reported already. Raises OSError for such an error, and FileNotFoundError if the file was removed as stale.
         """
         with self._guard:
             descriptor = self._locks.get(path)
@@ -123,10 +118,8 @@ class SpoolFolder:
         """Remove the files of this host whose writers are dead and return their number; files with other names are
         kept.
 
-        On a file system without locks nothing is removed, because nothing shows which writers are alive.
-
-        Raises:
-            UsageError: A link is on the way to the folder.
+        On a file system without locks nothing is removed, because nothing shows which writers are alive. Raises
+        UsageError if a link is on the way to the folder.
         """
         try:
             with self._folders.opened(self._name) as folder:
@@ -251,12 +244,8 @@ class Extent(NamedTuple):
 
 
 class ScratchFile:
-    """A temporary file of one process: append-only, readable at any position.
-
-    Args:
-        content: Name of the content, for messages, e.g. `the list of samples`.
-        expected_bytes: Bytes that will be written, if known, for messages.
-    """
+    """A temporary file of one process: append-only, readable at any position. For messages, it has the name of its
+    content, e.g. `the list of samples`, and the bytes that will be written, if they are known."""
 
     def __init__(self, content: str, expected_bytes: int = 0) -> None:
         self._content, self._expected_bytes = content, expected_bytes
@@ -264,11 +253,8 @@ class ScratchFile:
         self._end = 0
 
     def append(self, data: bytes | memoryview) -> Extent:
-        """Write a piece of data.
-
-        Raises:
-            StorageError: The temporary folder cannot be written to; the error names it and how to choose another.
-        """
+        """Write a piece of data. Raises StorageError, which names the temporary folder and how to choose another, if it
+        cannot be written to."""
         view = memoryview(data).cast("B")
         place = Extent(self._end, len(view))
         folder = tempfile.gettempdir()
