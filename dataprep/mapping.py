@@ -602,16 +602,11 @@ def table_version(url: str) -> str:
 
 
 def join_column(work: Work, url: str, on: str, *, progress: Callable[[int], None]) -> Column:
-    """Make a column of the table's column of its name.
+    """Make a column of the column of its name in a parquet or CSV file; `on` is the column with the samples' keys.
+    `progress` is called with each number of samples whose value is in place.
 
-    Args:
-        url: The table, a parquet or CSV file.
-        on: Name of the table's column with the samples' keys.
-        progress: Called with each number of samples whose value is in place.
-
-    Raises:
-        UsageError: The table lacks a column, its values have a type that no column has, a key occurs twice, or a sample
-            has no value; the text names the first keys.
+    Raises UsageError if the table lacks a column, its values have a type that no column has, a key occurs twice, or a
+    sample has no value; the text names the first keys.
     """
     if not work.wanted:
         return _finish(work, work.kind, {})

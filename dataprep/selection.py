@@ -124,15 +124,11 @@ def select(
     """Make a view of a finished dataset.
 
     Args:
-        url: Root of the dataset.
-        name: Name of the view.
-        choice: What it keeps.
         overwrite: Replace a view of this name that keeps something else.
         dry_run: Count only, and write nothing.
         progress: Called with each number of samples that were looked at; with `dedup` all are looked at twice.
 
-    Raises:
-        UsageError: There is no dataset, a condition or list is wrong, or another view has this name.
+    Raises UsageError if there is no dataset, a condition or list is wrong, or another view has this name.
     """
     storage = open_storage(url)
     manifest = readable_manifest(storage)

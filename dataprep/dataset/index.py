@@ -67,16 +67,12 @@ class ParquetTable:
     """One parquet file of a dataset; only the requested row groups and columns are read.
 
     Args:
-        storage: Where the dataset is.
-        name: The file.
         schemas: Accepted schemas: the file must have the columns of one of them.
         nullable: Columns that may lack values.
-        source: The file's bytes, if they are open already; see `compared_index`.
+        source: The file's bytes, if they are open already.
         max_rows: Maximum number of rows; by default one for each byte, because each takes several.
 
-    Raises:
-        FileNotFoundError: There is no such file.
-        FormatError: The file is not a parquet file, or has other columns.
+    Raises FileNotFoundError, and FormatError if the file is not a parquet file, or has other columns.
     """
 
     def __init__(

@@ -74,17 +74,12 @@ class ImageFolderWriter(ShardWriter):
 
 
 def image_file(split: str, sample_key: str, class_name: str, suffix: str) -> str:
-    """Return the path of an image relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`.
+    """Return the path of an image relative to the dataset's root, e.g. `train/train2017/000000000009.jpg`, below the
+    folder of its split or REPEATED.
 
     The folder is the class, or the key's own folder where there are no classes. With classes, only the part of the key
     after its last slash is kept, so keys of one class must differ in it. Raises FormatError if the key, the class or
     the suffix could lead out of the split's folder.
-
-    Args:
-        split: Folder of the split, e.g. `train`, or REPEATED.
-        sample_key: Key of the sample, e.g. `train2017/000000000009` or `n01440764/n01440764_10026`.
-        class_name: Name of its class; empty where the dataset has no classes.
-        suffix: Suffix of the file, e.g. `.jpg` or `.JPEG`.
     """
     if not is_key(sample_key) or not _SUFFIX.fullmatch(suffix):
         raise FormatError(

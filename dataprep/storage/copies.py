@@ -18,15 +18,10 @@ if TYPE_CHECKING:
 
 def copy_object(source: Storage, target: Storage, info: ObjectInfo, copied: Callable[[int], None]) -> None:
     """Copy one object under its own name, completely or not at all; an existing copy with the same bytes is success.
+    `copied` is called with the number of bytes of every part that was copied; an exception from it ends the copying.
 
-    Args:
-        info: Expected size and CRC32C. An object with another size or CRC32C is not copied.
-        copied: Called with the number of bytes of every part that was copied; an exception from it ends the copying.
-
-    Raises:
-        ConflictError: Another object has the name.
-        StorageError: The source differs from `info`, or the copy differs from the source.
-        FileNotFoundError: The source is gone.
+    Raises ConflictError if another object has the name, StorageError if the source differs from the size or CRC32C of
+    `info`, or the copy from the source, and FileNotFoundError if the source is gone.
     """
     from dataprep.storage.gcs import GCSStorage
 

@@ -111,17 +111,13 @@ class Folders:
 
     @contextlib.contextmanager
     def opened(self, name: str, *, make: bool = False, required: str = "") -> Iterator[int]:
-        """Open a folder and yield its descriptor, for calls that take `dir_fd`.
+        """Open a folder by its name below the root, empty for the root itself, and yield its descriptor, for calls that
+        take `dir_fd`. Raises FileNotFoundError, NotADirectoryError if a component of the path is a file, and UsageError
+        for a link.
 
         Args:
-            name: Relative to the root; empty for the root itself.
             make: Create missing folders on the way to it, durably.
             required: A folder on the way that must exist: neither it nor the root is created then.
-
-        Raises:
-            FileNotFoundError: It does not exist, and `make` is False.
-            NotADirectoryError: A component of the path is a file.
-            UsageError: A component of the path is a link.
         """
         parts = check_prefix(name).split("/") if name else []
         below = "/".join(parts)

@@ -62,7 +62,7 @@ def client() -> Client:
 
 
 def credentials() -> tuple[Any, str | None]:
-    """Return the application default credentials and their project. Raises DefaultCredentialsError if there are none."""
+    """Return the application default credentials and their project. Raises DefaultCredentialsError without any."""
     return _credentials(os.getpid(), os.environ.get(BILLING_PROJECT, ""))
 
 

@@ -42,21 +42,12 @@ and all certificates of the system, which takes half a second."""
 def read_range(
     bucket: str, name: str, offset: int, num_bytes: int, deadlines: gcs_client.Deadlines | None, generation: int
 ) -> tuple[bytes, int | None]:
-    """Read bytes of an object from `offset`: fewer than `num_bytes`, or none, if the object ends before.
+    """Read bytes of an object or generation from `offset`: fewer than `num_bytes`, which is 1 or more, if the object
+    ends before. Return the bytes, and the size of the complete object if the answer has it.
 
-    Args:
-        name: Name of the object in its bucket.
-        num_bytes: At least 1.
-        generation: Generation of the object; NO_VERSION reads the present one.
-
-    Returns:
-        The bytes, and the size of the complete object if the answer has it.
-
-    Raises:
-        FileNotFoundError: There is no such object or generation, or no such bucket.
-        StorageError: The server sends the complete object in place of the range.
-        obstore.exceptions.BaseError, google.api_core.exceptions.GoogleAPIError, google.auth.exceptions.GoogleAuthError:
-            Anything else, after the retries.
+    Raises FileNotFoundError for no such object, generation or bucket, StorageError if the server sends the complete
+    object in place of the range, and otherwise BaseError of obstore, GoogleAPIError or GoogleAuthError, after the
+    retries.
     """
     if runtime_is_of_parent():
         return _read_with_client(bucket, name, offset, num_bytes, deadlines, generation)

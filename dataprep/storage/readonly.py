@@ -38,17 +38,8 @@ class ReadOnlyStorage(ABC):
 
     @abstractmethod
     def _get(self, name: str, offset: int, num_bytes: int) -> tuple[bytes, base.ObjectInfo | None]:
-        """Read bytes with one request, which is repeated if it breaks off.
-
-        Args:
-            name: A valid name.
-            num_bytes: At least 1.
-
-        Returns:
-            The bytes, fewer if the object ends before; and the object, if the answer describes it.
-
-        Raises FileNotFoundError.
-        """
+        """Read at least 1 byte with one request, which is repeated if it breaks off. Return the bytes, fewer if the
+        object ends before; and the object, if the answer describes it. Raises FileNotFoundError."""
 
     def read(self, name: str, max_bytes: int | None = None) -> bytes:
         info = self._existing(name)

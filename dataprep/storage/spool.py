@@ -57,16 +57,11 @@ class SpoolFolder:
         close_when_collected(self, close_all, self._locks)
 
     def create(self, name: str) -> Path:
-        """Create an empty file, locked until `discard`, until this object is gone or until the process ends.
+        """Create an empty file, locked until `discard`, until this object is gone or until the process ends. Its name
+        begins as its final one does, for people who look into the folder.
 
-        Args:
-            name: Final name of the file; only for people who look into the folder.
-
-        Raises:
-            FileNotFoundError: The folder that must exist is gone.
-            StorageError: The file system cannot create folders, e.g. /proc.
-            OSError: The file cannot be created.
-            UsageError: A link is on the way to the folder.
+        Raises FileNotFoundError if the folder that must exist is gone, StorageError if the file system cannot create
+        folders, e.g. /proc, UsageError if a link is on the way, and OSError.
         """
         self._close_removed()
         for _ in range(MOST_TRIES):
