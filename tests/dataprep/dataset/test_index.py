@@ -48,9 +48,13 @@ from tests.support.parted_index import in_parts, parts_of
 from tests.support.splits import split_of
 
 
+def train_index(copy):
+    return open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+
+
 def test_row_groups_and_batches_of_the_index_are_read(damaged):
     copy = damaged("imagenet-webdataset")
-    index = open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+    index = train_index(copy)
     assert index.group_rows == [shard["samples"] for shard in copy.document["splits"][0]["shards"]]
     keys = [key for batch in index.batches(["key"]) for key in batch.column("key").to_pylist()]
     assert keys == column_values(copy, "key")
@@ -73,10 +77,8 @@ def test_a_missing_index_is_a_file_not_found_error(damaged):
 def test_a_file_that_is_no_parquet_is_refused(damaged, data):
     copy = damaged("imagenet-webdataset")
     copy.write("index/train.parquet", data)
-    with pytest.raises(
-        FormatError, match=r"index/train.parquet: not the parquet file of a build \(.*\); build it again"
-    ):
-        open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+    with pytest.raises(FormatError, match=r"train.parquet: not the parquet file of a build \(.*\); build it again"):
+        train_index(copy)
 
 
 def test_an_index_of_other_columns_is_refused(damaged):
@@ -85,25 +87,23 @@ def test_an_index_of_other_columns_is_refused(damaged):
     path.unlink()
     pq.write_table(pa.table({"key": ["a"]}), path)
     with pytest.raises(FormatError, match="columns key string; expected key, shard, record_offset"):
-        open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+        train_index(copy)
 
 
 @pytest.mark.parametrize("column", ["key", "image_offset"])
 def test_missing_values_in_a_required_column_are_refused(damaged, column):
     copy = damaged("imagenet-webdataset")
     change_cell(copy, "index/train.parquet", column, None)
-    index = open_index_file(open_storage(str(copy.root)), "index/train.parquet")
-    with pytest.raises(FormatError, match=f"values of {column} are missing"):
-        index.read_group(0)
-    with pytest.raises(FormatError, match=f"values of {column} are missing"):
-        list(index.batches(["key", "image_offset"]))
+    index = train_index(copy)
+    for read in (lambda: index.read_group(0), lambda: list(index.batches(["key", "image_offset"]))):
+        with pytest.raises(FormatError, match=f"values of {column} are missing"):
+            read()
 
 
 def test_heights_may_be_missing(damaged):
     copy = damaged("imagenet-webdataset")
     change_cell(copy, "index/train.parquet", "height", None)
-    index = open_index_file(open_storage(str(copy.root)), "index/train.parquet")
-    assert index.read_group(0).column("height").null_count == 1
+    assert train_index(copy).read_group(0).column("height").null_count == 1
 
 
 def test_every_bit_of_noise_is_data_or_an_error(damaged):
@@ -113,7 +113,7 @@ def test_every_bit_of_noise_is_data_or_an_error(damaged):
     for at in range(0, len(data), 41):
         copy.write("index/train.parquet", data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         with contextlib.suppress(FormatError):  # any other error is a fault
-            index = open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+            index = train_index(copy)
             for group in range(len(index.group_rows)):
                 assert index.read_group(group).num_columns == 10
 

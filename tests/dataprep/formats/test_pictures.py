@@ -33,10 +33,15 @@ def encoded(fmt: str, side: int = 64) -> bytes:
     return buffer.getvalue()
 
 
-def fault_of(call, *arguments) -> str:
+def refused(call, *arguments):
+    """The fault and the text for an image that is refused."""
     with pytest.raises(UnusableImageError) as caught:
         call(*arguments)
-    return caught.value.fault
+    return caught.value.fault, str(caught.value)
+
+
+def fault_of(call, *arguments):
+    return refused(call, *arguments)[0]
 
 
 def test_images_of_too_many_or_no_pixels_are_refused():
@@ -65,10 +70,8 @@ def test_scans_are_bounded_alone_and_with_the_pixels(scans, side, limit):
     if limit is None:
         refuse_scans(data, side, side)
         return
-    with pytest.raises(UnusableImageError) as caught:
-        refuse_scans(data, side, side)
-    assert caught.value.fault == "too-many-scans"
-    assert str(caught.value) == f"{scans:,} scans over {side}x{side} pixels; at most {limit}"
+    text = f"{scans:,} scans over {side}x{side} pixels; at most {limit}"
+    assert refused(refuse_scans, data, side, side) == ("too-many-scans", text)
 
 
 def test_scans_behind_the_end_are_not_of_the_image():
@@ -95,11 +98,6 @@ def test_known_formats_are_opened(fmt):
     assert load_image(open_image(encoded(fmt)), encoded(fmt)).size == (64, 64)
 
 
-@pytest.mark.parametrize("data", [b"", b"text", encoded("TIFF"), encoded("PPM"), b"%!PS-Adobe-3.0 EPSF-3.0\n"])
-def test_unknown_formats_are_not_opened(data):
-    assert fault_of(open_image, data) == "no-image"
-
-
 def test_bomb_is_refused_from_its_header():
     header = b"BM" + bytes(12) + (40).to_bytes(4, "little") + (20_000).to_bytes(4, "little") * 2
     data = header + b"\1\0\x18\0" + bytes(24)
@@ -110,12 +108,8 @@ def test_bomb_is_refused_from_its_header():
 def test_image_that_ends_early_is_truncated(fmt):
     data = encoded(fmt)
     num_bytes = len(data) // 2
-    with pytest.raises(UnusableImageError) as caught:
-        load_image(open_image(data[:num_bytes]), data[:num_bytes])
-    assert (caught.value.fault, str(caught.value)) == (
-        "truncated",
-        f"the end of the image is missing: its data end after {num_bytes:,} bytes",
-    )
+    text = f"the end of the image is missing: its data end after {num_bytes:,} bytes"
+    assert refused(load_image, open_image(data[:num_bytes]), data[:num_bytes]) == ("truncated", text)
 
 
 @pytest.mark.parametrize(
@@ -132,15 +126,16 @@ def test_image_that_ends_early_is_truncated(fmt):
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_picture_of_a_type_that_is_not_read_is_called_that(data, kind):
-    with pytest.raises(UnusableImageError) as caught:
-        open_image(data)
-    assert (caught.value.fault, str(caught.value)) == ("no-image", f"a picture of type {kind}, which is not read")
+    assert refused(open_image, data) == ("no-image", f"a picture of type {kind}, which is not read")
 
 
-@pytest.mark.parametrize("data", [b"<html>", b"\0\0\0\x18ftypisom" + bytes(60), bytes(8), b"I", b""], ids=range(5))
+@pytest.mark.parametrize(
+    "data",
+    [b"<html>", b"\0\0\0\x18ftypisom" + bytes(60), bytes(8), b"I", b"", encoded("PPM"), b"%!PS-Adobe-3.0 EPSF-3.0\n"],
+    ids=range(7),
+)
 def test_other_bytes_are_no_image(data):
-    with pytest.raises(UnusableImageError, match=r"^no image: cannot identify image file$"):
-        open_image(data)
+    assert refused(open_image, data) == ("no-image", "no image: cannot identify image file")
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:
@@ -200,9 +195,7 @@ def test_a_png_with_fewer_rows_than_it_says_is_truncated(colours, channels, bits
     samples_HWC = np.random.default_rng(0).integers(0, 2**bits, (9, 7, channels))
     whole, short = (png(samples_HWC, colours, bits, rows=rows) for rows in (9, 8))
     assert load_image(open_image(whole), whole).size == (7, 9)
-    with pytest.raises(UnusableImageError, match="the end of the image is missing") as caught:
-        load_image(open_image(short), short)
-    assert caught.value.fault == "truncated"
+    assert fault_of(load_image, open_image(short), short) == "truncated"
 
 
 def test_an_interlaced_png_is_complete_with_all_its_passes():
@@ -249,12 +242,9 @@ def test_a_gif_whose_codes_end_early_is_truncated():
 
 
 def test_a_gif_with_a_colour_that_its_table_lacks_is_damaged():
-    for colours in (4, 2):
-        data = gif([CLEAR, 3, 3] * 8 + [STOP], colours=colours)
-        if colours == 4:
-            assert load_image(open_image(data), data).size == (4, 4)
-        else:
-            assert fault_of(load_image, open_image(data), data) == "undecodable"
+    whole, lacking = (gif([CLEAR, 3, 3] * 8 + [STOP], colours=colours) for colours in (4, 2))
+    assert load_image(open_image(whole), whole).size == (4, 4)
+    assert fault_of(load_image, open_image(lacking), lacking) == "undecodable"
 
 
 def test_a_gif_whose_image_is_not_inside_its_pixels_is_damaged():
@@ -268,11 +258,10 @@ def test_a_gif_whose_image_is_not_inside_its_pixels_is_damaged():
 def test_a_film_whose_first_image_has_more_colours_than_pixels_is_damaged():
     first, more = gif(TWO_A_TIME * 8 + [STOP]), gif(TWO_A_TIME * 9 + [STOP])
     second = first[first.index(b",") :]
-    for data, fault in ((first[:-1] + second, None), (more, None), (more[:-1] + second, "undecodable")):
-        if fault is None:
-            assert np.asarray(load_image(open_image(data), data)).tolist() == [[1] * 4] * 4
-        else:
-            assert fault_of(load_image, open_image(data), data) == fault
+    for data in (first[:-1] + second, more):
+        assert np.asarray(load_image(open_image(data), data)).tolist() == [[1] * 4] * 4
+    data = more[:-1] + second
+    assert fault_of(load_image, open_image(data), data) == "undecodable"
 
 
 @pytest.mark.parametrize("interlace", [0, 1])
