@@ -271,10 +271,6 @@ class Loader:
 
     def __init__(self, dataset: Dataset, config: LoaderConfig, index: SplitIndex | None = None) -> None:
         check_world(config.batch_size, config.rank, config.world_size)
-        if (config.packs is not None) != isinstance(self, PackLoader):
-            raise UsageError("packs are loaded by a PackLoader, squares by a Loader; open them with their own function")
-        if bool(config.view_groups) != isinstance(self, ViewLoader):
-            raise UsageError("several views of an image are loaded by a ViewLoader; open them with open_views")
         if config.fields:
             dataset = dataset.with_columns(config.fields, config.deadline_s)
         self.dataset, self.config, self._growth = dataset, config, dataset.growth

@@ -83,7 +83,6 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/loaders/fetch/test_plain.py": (*LOADERS, "dataprep/adoption/"),
     "tests/loaders/metrics": ("loaders/metrics/", "loaders/engine/", "loaders/loader.py"),
     "tests/loaders/mixtures": LOADERS,
-    "tests/loaders/packs": ("loaders/packs.py",),
     "tests/loaders/report": ("loaders/report/", "loaders/diagnosis/", "dataprep/pages.py"),
     "tests/loaders/test_adopted.py": (*LOADERS, "dataprep/adoption/"),
     "tests/loaders/test_decode_alone.py": ("loaders/decode/",),

@@ -1,32 +1,31 @@
-"""Packs: the rows of the slow reference, the same for any ranks and processes, resumable, with no sample lost."""
+"""Packs: the rows of the slow reference, and, as views, the same for any ranks and processes, and resumable."""
 
 import itertools
 import json
 import random
+import re
 import shutil
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from dataprep.errors import FormatError, UsageError
-from loaders import LoaderConfig, Packs, open_loader, open_packs
+from loaders import Packs, open_loader, open_packs, open_views
 from loaders.decode.decoders import extension_available, image_of_patches
-from loaders.loader import Loader
+from loaders.packs import lay_out, plan_alone, plan_rows, starts_of
 from tests.support.adapters import run_module
 from tests.support.adoption import adopt_here
+from tests.support.loading import files_of, samples_of
 from tests.support.packs_loading import load_rows, packed_rows
-from tests.support.packs_reference import alone, rows_of_batches
+from tests.support.packs_reference import alone, row_of, rows_of_batches
 from tests.support.packs_soak import packs_killed_and_resumed, random_configuration
+from tests.support.view_batches import GROUPS, load_views, view_rows
 
 PACKS = Packs(tokens=48, images=4, patch=8)
 SMALL = {"batch_size": 24, "packs": PACKS}
-
-
-@pytest.fixture(scope="module")
-def reference(dataset):
-    """Ten batches of six rows, over more than one pass."""
-    return load_rows(dataset("webdataset"), 10, **SMALL, threads=1)
 
 
 def sizes_of(loader):
@@ -46,28 +45,39 @@ def test_rows_are_those_of_the_slow_reference(dataset):
             ]
 
 
+@pytest.fixture(scope="module", params=["packs", "views"])
+def kind(request, dataset):
+    """Opens packs or views; loads rows; the rows of a batch; settings; and ten batches, over more than one pass."""
+    packs = open_packs, load_rows, packed_rows, SMALL
+    views = open_views, load_views, view_rows, {"batch_size": 24, "views": GROUPS}
+    found = packs if request.param == "packs" else views
+    return *found, found[1](dataset("webdataset"), 10, **found[3], threads=1)
+
+
 @pytest.mark.parametrize(("fmt", "processes", "threads"), [("tfrecord", 0, 4), ("imagefolder", 3, 1)])
-def test_batches_are_the_same_for_every_format_and_any_number_of_workers(reference, dataset, fmt, processes, threads):
-    assert load_rows(dataset(fmt), 10, **SMALL, processes=processes, threads=threads) == reference
+def test_batches_are_the_same_for_every_format_and_any_number_of_workers(kind, dataset, fmt, processes, threads):
+    _, loaded, _, settings, reference = kind
+    assert loaded(dataset(fmt), 10, **settings, processes=processes, threads=threads) == reference
 
 
-def test_ranks_together_load_the_rows_of_a_single_rank(reference, dataset):
-    ranks = [load_rows(dataset("webdataset"), 10, **SMALL, rank=rank, world_size=3) for rank in range(3)]
+def test_ranks_together_load_the_rows_of_a_single_rank(kind, dataset):
+    _, loaded, _, settings, reference = kind
+    ranks = [loaded(dataset("webdataset"), 10, **settings, rank=rank, world_size=3) for rank in range(3)]
     for parts, expected in zip(zip(*ranks, strict=True), reference, strict=True):
         assert [row for rows in zip(*parts, strict=True) for row in rows] == expected
 
 
-def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference, dataset):
-    with open_packs(str(dataset("webdataset")), **SMALL) as loader:
+def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(kind, dataset):
+    door, _, rows_of, settings, reference = kind
+    with door(str(dataset("webdataset")), **settings) as loader:
         states = [batch.state for batch in itertools.islice(itertools.chain(loader, loader), 9)]
     for step, world_size in ((0, 3), (4, 2), (8, 6)):
         state = json.loads(json.dumps(states[step]))
         for rank in (0, world_size - 1):
-            settings = {**SMALL, "rank": rank, "world_size": world_size, "threads": 1}
-            with open_packs(str(dataset("webdataset")), **settings) as loader:
+            with door(str(dataset("webdataset")), **settings, rank=rank, world_size=world_size, threads=1) as loader:
                 loader.load_state_dict(state)
                 batch = next(itertools.chain(loader, loader))
-                assert packed_rows(batch) == reference[step + 1][rank::world_size]
+                assert rows_of(batch) == reference[step + 1][rank::world_size]
 
 
 def test_a_state_of_packs_goes_on_with_squares_and_other_packs(dataset):
@@ -87,10 +97,7 @@ def test_patches_are_those_of_the_image_at_its_own_shape(dataset):
     files = dataset("imagefolder")
     packs = Packs(tokens=256, images=4, patch=8)
     with open_packs(str(files), batch_size=4, packs=packs, flip=0.0) as loader:
-        batch = next(iter(loader))
-        paths = {
-            loader.index.shard(shard).key(sample): loader.index.file(shard, sample) for shard, sample in _all(loader)
-        }
+        batch, paths = next(iter(loader)), files_of(loader)
     assert batch.images.shape == (1, 256, 192)
     stop = 0
     for number, key in enumerate(batch.keys, 1):
@@ -109,11 +116,6 @@ def test_patches_are_those_of_the_image_at_its_own_shape(dataset):
     assert not batch.images[0, stop:].any()
     assert not batch.token_mask[0, stop:].any()
     assert batch.token_mask[0, :stop].all()
-
-
-def _all(loader):
-    shards = loader.dataset.split.shards
-    return [(shard, sample) for shard, entry in enumerate(shards) for sample in range(entry["samples"])]
 
 
 @pytest.mark.parametrize("processes", [0, 2])
@@ -137,7 +139,7 @@ def test_an_evaluation_sees_every_image_once_at_its_own_resolution(dataset, proc
 
 
 def _keys(loader):
-    return [loader.index.shard(shard).key(sample) for shard, sample in _all(loader)]
+    return [loader.index.shard(shard).key(sample) for shard, sample in samples_of(loader)]
 
 
 def test_a_crop_keeps_the_shape_and_a_transform_sees_whole_images(dataset):
@@ -169,9 +171,7 @@ def test_an_image_that_is_skipped_becomes_padding(dataset, tmp_path):
         good = {name: getattr(good, name).copy() for name in ("segments", "images", "grids", "mask")} | {
             "keys": good.keys
         }
-        files = {
-            loader.index.shard(shard).key(sample): loader.index.file(shard, sample) for shard, sample in _all(loader)
-        }
+        files = files_of(loader)
     damaged = folder / files[good["keys"][5]]
     damaged.unlink()
     damaged.write_bytes(b"x" * 9)
@@ -201,6 +201,149 @@ def test_images_whose_size_the_index_does_not_know_are_refused(dataset, tmp_path
             next(iter(loader))
 
 
+SEEDS = st.integers(0, 2**32)
+MAX_PADDING = 0.03
+
+
+@st.composite
+def packs(draw):
+    images = draw(st.integers(1, 12))
+    mean = draw(st.integers(1, 300))
+    least, most = draw(st.integers(1, mean)), draw(st.integers(mean, mean * images))
+    return Packs(
+        tokens=mean * images + draw(st.integers(0, images - 1)), images=images, min_tokens=least, max_tokens=most
+    )
+
+
+def sides(rng, shape):
+    """Usual sides, tiny ones and huge ones."""
+    return rng.choice([rng.integers(200, 600, shape), rng.integers(1, 20, shape), rng.integers(1, 60_000, shape)])
+
+
+@given(packs(), st.integers(1, 3), SEEDS)
+def test_rows_are_those_of_the_slow_reference_and_within_their_bounds(packs, rows, seed):
+    rng, shape = np.random.default_rng(seed), (rows, packs.images)
+    heights, widths, draws = sides(rng, shape), sides(rng, shape), rng.random(shape)
+    grids = plan_rows(packs, heights, widths, draws)
+    for row in range(rows):
+        sizes = list(zip(heights[row].tolist(), widths[row].tolist(), strict=True))
+        assert [tuple(grid) for grid in grids[row].tolist()] == row_of(packs, sizes, draws[row].tolist())
+    tokens = grids.astype(np.int64).prod(axis=-1)
+    assert grids.min() >= 1
+    assert tokens.max() <= packs.most
+    assert tokens.sum(axis=1).max() <= packs.tokens
+    assert (tokens >= packs.least - grids.sum(axis=-1) - 1)[:, :-1].all()  # less than one row and one column less
+
+
+@given(packs(), SEEDS)
+def test_in_an_evaluation_the_grid_of_an_image_depends_on_no_other(packs, seed):
+    rng = np.random.default_rng(seed)
+    heights, widths = sides(rng, 9), sides(rng, 9)
+    grids = plan_alone(packs, heights, widths)
+    sizes = zip(heights.tolist(), widths.tolist(), strict=True)
+    assert [tuple(grid) for grid in grids.tolist()] == [alone(packs, size) for size in sizes]
+    assert grids.prod(axis=1).max() * packs.images <= packs.tokens
+
+
+def photographs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sizes like ImageNet's: 4:3 and 3:2 upright and not, squares, and a few panoramas."""
+    rng = np.random.default_rng(7)
+    shape = np.exp(rng.normal(0.2, 0.3, count))
+    area = np.exp(rng.normal(np.log(190_000), 0.5, count))
+    return (np.maximum(1, np.rint(np.sqrt(area / shape))), np.maximum(1, np.rint(np.sqrt(area * shape))))
+
+
+@pytest.mark.parametrize(("tokens", "images"), [(1024, 8), (1024, 4), (512, 4), (256, 2), (2048, 16), (256, 8)])
+def test_padding_of_photographs_is_small_and_their_shape_is_kept(tokens, images):
+    heights, widths = (sides[: 400 * images].reshape(-1, images).astype(np.int64) for sides in photographs(8000))
+    draws = np.random.default_rng(1).random(heights.shape)
+    packs = Packs(tokens=tokens, images=images)
+    grids = plan_rows(packs, heights, widths, draws)
+    padding = 1 - grids.astype(np.int64).prod(axis=-1).sum() / (len(heights) * tokens)
+    assert 0 <= padding <= MAX_PADDING
+    distortion = np.abs(np.log(grids[..., 1] / grids[..., 0] * heights / widths))
+    assert distortion.mean() < 0.08
+    areas = grids.astype(np.int64).prod(axis=-1)
+    assert areas.std() > 0.15 * areas.mean()  # resolutions differ
+
+
+def test_an_image_smaller_than_a_patch_and_a_long_thin_one_have_grids():
+    packs = Packs(tokens=64, images=2, min_tokens=8)
+    grids = plan_rows(packs, np.array([[1, 1]]), np.array([[1, 5000]]), np.zeros((1, 2)))
+    assert grids[0, 0, 0] == grids[0, 0, 1]
+    assert grids[0, 1, 0] == 1
+
+
+GRIDS = st.tuples(st.integers(1, 5), st.integers(1, 5)) | st.just((0, 0))
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 7), st.data())
+@settings(max_examples=25)
+def test_every_token_is_a_patch_of_its_image_or_padding(rows, images, spare, data):
+    row = st.lists(st.tuples(GRIDS, st.booleans()), min_size=images, max_size=images)
+    given = [data.draw(row) for _ in range(rows)]
+    grids = np.array([[grid for grid, _ in each] for each in given], np.int32)
+    mask = np.array([[real and grid != (0, 0) for grid, real in each] for each in given])
+    tokens = max(1, int(grids.prod(axis=-1).sum(axis=1).max()) + spare)
+    layout = lay_out(grids, mask, tokens)
+    for number, each in enumerate(given):
+        expected = []
+        for image, ((height, width), _) in enumerate(each):
+            assert starts_of(grids)[number, image] == len(expected)
+            patches = [(image + 1, row, column) for row in range(height) for column in range(width)]
+            expected += patches if mask[number, image] else [(0, 0, 0)] * len(patches)
+        expected += [(0, 0, 0)] * (tokens - len(expected))
+        found = np.concatenate([layout.segments_RT[number][:, None], layout.positions_RT2[number]], axis=1)
+        assert [tuple(token) for token in found.tolist()] == expected
+    assert layout.segments_RT.dtype == layout.positions_RT2.dtype == np.int32
+
+
+WRONG_PACKS = [
+    ({"tokens": "512"}, "packs: tokens must be a whole number, got '512'"),
+    ({"tokens": True}, "packs: tokens must be a whole number, got True"),
+    ({"tokens": 2**20}, "packs: tokens must be 1 to 65,536, got 1,048,576"),
+    ({"images": 0}, "packs: images must be 1 to 65,536, got 0"),
+    ({"patch": 1.5}, "packs: patch must be a whole number, got 1.5"),
+    ({"patch": 513}, "packs: patch must be 1 to 512, got 513"),
+    ({"images": 600}, "packs: 600 images do not fit into 512 tokens; give more tokens"),
+    ({"min_tokens": 513}, "packs: min_tokens must be 1 to 512, got 513"),
+    ({"max_tokens": None, "min_tokens": "a"}, "packs: min_tokens must be a whole number, got 'a'"),
+    (
+        {"max_tokens": 100},
+        "packs: 4 images of 64 to 100 tokens cannot fill 512 tokens, 128 each; "
+        "change images, tokens, min_tokens or max_tokens",
+    ),
+    ({"crop": 0.5}, "packs: crop must be a range within 0 to 1, or None, got 0.5"),
+    ({"crop": (0.5, 0.2)}, "packs: crop must be a range within 0 to 1, or None, got (0.5, 0.2)"),
+    ({"crop": (0, 1)}, "packs: crop must be a range within 0 to 1, or None, got (0, 1)"),
+    ({"crop": (0.5, float("nan"))}, "packs: crop must be a range within 0 to 1, or None, got (0.5, nan)"),
+]
+
+
+@pytest.mark.parametrize(("settings", "message"), WRONG_PACKS, ids=lambda value: str(value)[:40])
+def test_a_wrong_value_says_what_was_got_and_expected(settings, message):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}$"):
+        Packs(**{"tokens": 512, "images": 4, **settings})
+
+
+def test_bounds_are_half_and_twice_the_mean_by_default():
+    packs = Packs(tokens=np.int64(512), images=4)
+    assert (type(packs.tokens), packs.least, packs.most, packs.patch_bytes) == (int, 64, 256, 768)
+    assert Packs(tokens=4, images=4).least == 1
+    assert Packs(tokens=6, images=1).most == 6
+
+
+def test_a_document_holds_what_the_batches_depend_on():
+    assert Packs(tokens=512, images=4, patch=14, max_tokens=200, crop=[0.5, 1]).document() == {
+        "tokens": 512,
+        "images": 4,
+        "patch": 14,
+        "min_tokens": 64,
+        "max_tokens": 200,
+        "crop": [0.5, 1.0],
+    }
+
+
 WRONG = [
     (
         {"batch_size": 30},
@@ -210,7 +353,6 @@ WRONG = [
     ({"processes": 4}, "packs: 6 rows of a rank cannot be shared by 4 processes; choose processes that divide them"),
     ({"views": True}, "packs have no views"),
     ({"packs": (48, 4)}, "packs must be loaders.Packs, got "),
-    ({"packz": 1}, "no setting packz; did you mean packs"),
 ]
 
 
@@ -220,14 +362,9 @@ def test_settings_that_do_not_fit_are_refused_with_what_would(settings, message)
         open_packs(**{"url": "nowhere", **SMALL, **settings})
 
 
-def test_packs_and_squares_have_doors_of_their_own(dataset):
+def test_packs_and_squares_have_doors_of_their_own():
     with pytest.raises(UsageError, match="open_loader has no setting packs; call open_packs"):
         open_loader("nowhere", batch_size=24, packs=PACKS)
-    with open_packs(str(dataset("webdataset")), **SMALL) as loader:
-        with pytest.raises(UsageError, match="packs are loaded by a PackLoader"):
-            Loader(loader.dataset, loader.config)
-        with pytest.raises(UsageError, match="packs are loaded by a PackLoader"):
-            type(loader)(loader.dataset, LoaderConfig(batch_size=24))
 
 
 @pytest.fixture(scope="module")

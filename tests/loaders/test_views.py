@@ -21,43 +21,24 @@ from loaders import (
     open_views,
 )
 from loaders.decode.decoders import extension_available
-from loaders.loader import Loader
 from tests.support.adapters import run_module
 from tests.support.crop_reference import reference_view
+from tests.support.loading import files_of, samples_of
 from tests.support.view_batches import GROUPS, described, load_views, view_rows
 
 SMALL = {"batch_size": 24, "views": GROUPS}
-
-
-@pytest.fixture(scope="module")
-def reference(dataset):
-    """Ten batches, over more than one pass."""
-    return load_views(dataset("webdataset"), 10, **SMALL, threads=1)
-
-
-def all_samples(loader):
-    shards = loader.dataset.split.shards
-    return [(shard, sample) for shard, entry in enumerate(shards) for sample in range(entry["samples"])]
-
-
-def files_of(loader, folder):
-    """Path of each image by key, in an image folder."""
-    return {
-        loader.index.shard(shard).key(sample): folder / loader.index.file(shard, sample)
-        for shard, sample in all_samples(loader)
-    }
 
 
 def test_views_are_those_of_the_slow_reference(dataset):
     """Each image is opened by Pillow, and each view is drawn, cut out, scaled and mirrored on its own."""
     folder = dataset("imagefolder")
     with open_views(str(folder), **SMALL, seed=3, flip=0.3, ratio=(0.5, 2.0), rank=1, world_size=2) as loader:
-        paths = files_of(loader, folder)
+        files = files_of(loader)
         for number, batch in enumerate(itertools.islice(itertools.chain(loader, loader), 6)):
             assert [images.shape for images in batch.images] == [(12, 2, 48, 48, 3), (12, 3, 24, 24, 3)]
             for row, position in enumerate(loader.positions(number)):
                 found = [image for group in batch.images for image in group[row]]
-                with Image.open(paths[batch.keys[row]]) as image:
+                with Image.open(folder / files[batch.keys[row]]) as image:
                     for view, (pixels, expected) in enumerate(zip(found, slow_views(image, position), strict=True)):
                         most = 0 if extension_available() else 2
                         assert np.abs(pixels.astype(int) - expected).max() <= most, (position, view)
@@ -84,29 +65,6 @@ def test_view_0_is_the_image_of_a_single_view_and_no_view_moves_another(dataset)
             assert np.array_equal(one.labels, some.labels)
             assert np.array_equal(one.images, some.images[0][:, 0])
             assert np.array_equal(some.images[0], many.images[0])
-
-
-@pytest.mark.parametrize(("fmt", "processes", "threads"), [("tfrecord", 0, 4), ("imagefolder", 3, 1)])
-def test_batches_are_the_same_for_every_format_and_any_number_of_workers(reference, dataset, fmt, processes, threads):
-    assert load_views(dataset(fmt), 10, **SMALL, processes=processes, threads=threads) == reference
-
-
-def test_ranks_together_load_the_rows_of_a_single_rank(reference, dataset):
-    ranks = [load_views(dataset("webdataset"), 10, **SMALL, rank=rank, world_size=3) for rank in range(3)]
-    for parts, expected in zip(zip(*ranks, strict=True), reference, strict=True):
-        assert [row for rows in zip(*parts, strict=True) for row in rows] == expected
-
-
-def test_a_state_resumes_after_its_batch_with_another_number_of_ranks(reference, dataset):
-    with open_views(str(dataset("webdataset")), **SMALL) as loader:
-        states = [batch.state for batch in itertools.islice(itertools.chain(loader, loader), 9)]
-    for step, world_size in ((0, 3), (4, 2), (8, 6)):
-        state = json.loads(json.dumps(states[step]))
-        for rank in (0, world_size - 1):
-            with open_views(str(dataset("webdataset")), **SMALL, rank=rank, world_size=world_size) as loader:
-                loader.load_state_dict(state)
-                batch = next(itertools.chain(loader, loader))
-                assert view_rows(batch) == reference[step + 1][rank::world_size]
 
 
 def invert(image_HWC, rng):
@@ -179,8 +137,8 @@ def test_an_image_that_is_skipped_has_no_view(dataset, tmp_path):
     settings = {**SMALL, "threads": 1, "check_digests": False}
     with open_views(str(folder), **settings) as loader:
         good = next(iter(loader))
-        images, keys, paths = [each.copy() for each in good.images], good.keys, files_of(loader, folder)
-    path = paths[keys[5]]
+        images, keys, paths = [each.copy() for each in good.images], good.keys, files_of(loader)
+    path = folder / paths[keys[5]]
     num_bytes = path.stat().st_size
     path.unlink()
     path.write_bytes(b"x" * num_bytes)
@@ -200,7 +158,7 @@ def test_the_stored_order_has_views_of_every_image_once(dataset):
     assert passes[0] == passes[1]
     with open_views(url, "val", **SMALL) as loader:
         keys = [key for batch in loader for key, real in zip(batch.keys, batch.mask, strict=True) if real]
-        assert sorted(keys) == sorted(loader.index.shard(shard).key(sample) for shard, sample in all_samples(loader))
+        assert sorted(keys) == sorted(loader.index.shard(shard).key(sample) for shard, sample in samples_of(loader))
         *_, last = loader
         assert not last.mask.all()
         assert not any(images[~last.mask].any() for images in last.images)
@@ -229,14 +187,10 @@ WRONG = [
     ({"augment": False}, "open_views has no setting augment"),
     ({"packs": Packs(tokens=48, images=4)}, "several views of an image are squares, packs are not: choose one"),
     ({"views": (48, 4)}, r"views must be loaders.Views or a tuple of them, got \(48, 4\)"),
-    ({"views": True}, "views must be loaders.Views or a tuple of them, got True"),
-    ({"views": ()}, "views must be loaders.Views or a tuple of them"),
-    ({"views": (Views(count=60), Views(count=5))}, "views: an image may have at most 64 views, got 65"),
     (
         {"transform": AnnotationTransform(AnnotationFields(size=None)), "fields": ("objects",)},
         "a transform cannot change annotations of several views; use open_loader, or a transform without",
     ),
-    ({"vews": 1}, "no setting vews; did you mean views"),
 ]
 
 
@@ -246,7 +200,7 @@ def test_settings_that_do_not_fit_are_refused_with_what_would(settings, message)
         open_views(**{"url": "nowhere", **SMALL, **settings})
 
 
-def test_views_and_single_images_have_doors_of_their_own(dataset):
+def test_views_and_single_images_have_doors_of_their_own():
     with pytest.raises(UsageError, match="open_loader has no setting view_groups; call open_views"):
         open_loader("nowhere", batch_size=24, view_groups=GROUPS)
     with pytest.raises(UsageError, match="several views of an image are squares, packs are not: choose one"):
@@ -255,11 +209,6 @@ def test_views_and_single_images_have_doors_of_their_own(dataset):
         LoaderConfig(batch_size=24, view_groups=GROUPS, views=True)
     with pytest.raises(UsageError, match="several views of an image are random crops: set augment=True"):
         LoaderConfig(batch_size=24, view_groups=GROUPS, augment=False)
-    with open_views(str(dataset("webdataset")), **SMALL) as loader:
-        with pytest.raises(UsageError, match="several views of an image are loaded by a ViewLoader"):
-            Loader(loader.dataset, loader.config)
-        with pytest.raises(UsageError, match="several views of an image are loaded by a ViewLoader"):
-            type(loader)(loader.dataset, LoaderConfig(batch_size=24))
 
 
 @pytest.fixture(scope="module")

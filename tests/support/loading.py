@@ -46,6 +46,18 @@ def digest(batch: Batch) -> str:
     return found.hexdigest()
 
 
+def samples_of(loader: Loader) -> list[tuple[int, int]]:
+    """Return the shard and the number of every sample."""
+    shards = loader.dataset.split.shards
+    return [(shard, sample) for shard, entry in enumerate(shards) for sample in range(entry["samples"])]
+
+
+def files_of(loader: Loader) -> dict[str, str]:
+    """Return the file of each image by its key, in an image folder."""
+    index = loader.index
+    return {index.shard(shard).key(sample): index.file(shard, sample) for shard, sample in samples_of(loader)}
+
+
 def load(url: object, count: int | None = None, **settings: Any) -> list[tuple[list[str], str]]:
     """Keys and digest of the first batches; of the whole epoch without a count."""
     found = []

@@ -30,6 +30,11 @@ class Opened:
     def order(self, **changes: int) -> Order:
         return Order(shard_samples=self.counts, **(ORDER | changes))
 
+    def read_index(self) -> None:
+        """Read the entries of all shards, so that only images are read afterwards."""
+        for shard in range(len(self.counts)):
+            self.index.shard(shard)
+
     def crc32c(self, pick: Pick) -> int:
         return int(self.index.shard(pick.piece.shard).image_crc32c[pick.sample])
 

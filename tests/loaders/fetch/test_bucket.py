@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import DataprepError, StorageError, UnansweredError
-from dataprep.storage import gcs_client, open_storage
+from dataprep.storage import gcs_client
 from dataprep.storage.checksums import crc32c_of
 from dataprep.storage.gcs_client import Deadlines
 from loaders.fetch.cache import DiskCache
@@ -22,6 +22,7 @@ from loaders.fetch.fetcher import FREE_HEDGES
 from loaders.order import stored_picks
 from tests.conftest import BUCKET
 from tests.loaders.fetch.conftest import fetch
+from tests.support.adoption import upload
 from tests.support.faults import linked_copy
 from tests.support.gcs_emulator import GCSEmulator
 from tests.support.slow_storage import SlowStorage
@@ -42,8 +43,7 @@ HOURS_S = 36_000.0
 def test_a_piece_is_one_request_in_the_order_of_need(dataset, fetching, fmt):
     storage = SlowStorage(dataset(fmt))
     opened = fetching(storage, threads=1, hedge_after_s=HOURS_S)
-    for shard in range(len(opened.counts)):
-        opened.index.shard(shard)  # the index is read before
+    opened.read_index()
     storage.requests.clear()
     picks = list(itertools.islice(opened.order().picks(0), sum(opened.counts)))
     fetch(opened, picks)
@@ -103,8 +103,7 @@ def test_the_budget_is_never_exceeded(dataset, fetching, monkeypatch):
     )
     budget = 11 * largest  # 8 are held at once
     opened = fetching(storage, prefetch_bytes=budget)
-    for shard in range(len(opened.counts)):
-        opened.index.shard(shard)
+    opened.read_index()
     storage.most_bytes_in_flight = 0
     fetch(opened, itertools.islice(order.picks(0), 400), work_s=0.001)
     stats = opened.fetcher.stats()
@@ -182,12 +181,11 @@ def otherwise_patient(monkeypatch):
 
 @pytest.mark.usefixtures("otherwise_patient")
 def test_a_busy_server_is_retried_for_longer_than_a_lost_one(gcs, bucket_url, dataset, fetching, monkeypatch):
-    build_copy(dataset("tfrecord"), bucket_url)
+    upload(dataset("tfrecord"), bucket_url)
     clock = retry_in_virtual_time(monkeypatch)
     opened = fetching(bucket_url, deadline_s=100.0)
     pick, other = itertools.islice(opened.order().picks(0), 2)
-    for shard in range(len(opened.counts)):
-        opened.index.shard(shard)
+    opened.read_index()
     gcs.set_faults(1, kinds=["503"])
     ticket = opened.fetcher.request(pick)
     wait_for(lambda: clock.now_s > 300)
@@ -198,16 +196,8 @@ def test_a_busy_server_is_retried_for_longer_than_a_lost_one(gcs, bucket_url, da
         opened.fetcher.request(other).wait()
 
 
-def build_copy(source: Path, url: str) -> None:
-    """Put a dataset's files into a bucket as they are."""
-    storage = open_storage(url)
-    files = [path for path in source.rglob("*") if path.is_file()]
-    with ThreadPoolExecutor(16) as threads:
-        list(threads.map(lambda path: storage.create(path.relative_to(source).as_posix(), path.read_bytes()), files))
-
-
 def test_a_truncated_object_is_an_error(gcs, bucket_url, dataset, fetching):
-    build_copy(dataset("webdataset"), bucket_url)
+    upload(dataset("webdataset"), bucket_url)
     opened = fetching(bucket_url)
     pick = next(opened.order().picks(0))
     file = opened.index.file(pick.piece.shard, pick.sample)
@@ -223,13 +213,12 @@ def test_a_lost_server_is_an_error_within_the_deadline(dataset, fetching, monkey
     with GCSEmulator() as emulator:
         monkeypatch.setenv("STORAGE_EMULATOR_HOST", emulator.url)
         emulator.create_bucket(BUCKET)
-        build_copy(dataset("webdataset"), f"gs://{BUCKET}/gone")
+        upload(dataset("webdataset"), f"gs://{BUCKET}/gone")
         opened = fetching(f"gs://{BUCKET}/gone")
         other = fetching(f"gs://{BUCKET}/gone")
         picks = list(itertools.islice(opened.order().picks(0), 40))
         fetch(opened, picks[:2])
-        for shard in range(len(opened.counts)):
-            opened.index.shard(shard)
+        opened.read_index()
         pid = emulator.pid
         os.kill(pid, signal.SIGSTOP) if how == "frozen" else emulator.stop()
         try:
