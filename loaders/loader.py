@@ -599,11 +599,8 @@ class Loader:
         if not isinstance(batch, int) or not 1 <= batch < MAX_COUNT:
             raise UsageError(f"the state's batch_size must be a number of images, got {quoted(batch)}")
         del ours["batch_size"]
-        of_pixels = (
-            {name: ours.pop(name, None) for name in OF_PIXELS},
-            {name: theirs.pop(name, None) for name in OF_PIXELS},
-        )
-        for part in of_pixels:
+        here, there = ({name: part.pop(name, None) for name in OF_PIXELS} for part in (ours, theirs))
+        for part in (here, there):
             for name in ("pixels",) if self.other_decoder(state) else ("pixels", "decoder"):
                 del part[name]
         if lines := differences(ours, theirs, where="in the state"):
@@ -611,7 +608,7 @@ class Loader:
             raise UsageError(
                 f"{self.dataset.data_url}: the state is of another sequence: {what}; use the same settings"
             )
-        if (lines := differences(*of_pixels, where="in the state")) and self.config.rank == 0:
+        if (lines := differences(here, there, where="in the state")) and self.config.rank == 0:
             print(f"{self.dataset.data_url}: continues with other images: {'; '.join(lines)}", file=sys.stderr)
 
     def _compared(self, state: Mapping[str, Any]) -> tuple[dict[str, object], dict[str, object]]:
@@ -748,10 +745,10 @@ class Loader:
                 stacklevel=6,  # the caller of open_loader
             )
 
-    def _plan(self) -> BatchPlan:
+    def _plan(self, kind: type[BatchPlan] = BatchPlan) -> BatchPlan:
         """Return the plan of the batches from the next one on."""
         config = self.config
-        return BatchPlan(
+        return kind(
             order=self._known,
             shuffle=config.shuffle,
             rank=config.rank,

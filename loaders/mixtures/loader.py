@@ -482,20 +482,10 @@ class MixtureLoader(Loader):
         )
         self.dataset = replace(self.dataset, parts=parts)
 
-    def _plan(self) -> BatchPlan:
-        """Return the plan of the batches from the next one on."""
-        plan = super()._plan()
-        if not isinstance(self.order, MixedOrder):
-            return plan
-        kind = MixedPlan if self.config.packs is None else MixedPackPlan
-        return kind(
-            order=self.order,
-            shuffle=True,
-            rank=plan.rank,
-            world_size=plan.world_size,
-            first_batch=plan.first_batch,
-            row_images=plan.row_images,
-        )
+    def _plan(self, kind: type[BatchPlan] = BatchPlan) -> BatchPlan:
+        if isinstance(self.order, MixedOrder):
+            kind = MixedPlan if self.config.packs is None else MixedPackPlan
+        return super()._plan(kind)
 
     @cached_property
     def _sequence(self) -> dict[str, object]:

@@ -13,6 +13,7 @@ import dataprep
 from dataprep.errors import UsageError
 from loaders import MixtureSource, mixture, open_loader
 from loaders.samples import Samples, Steps
+from tests.support.histories import history, revisions
 from tests.support.living import SETTINGS, Ledger, Living, keys_of, killed_and_changed
 
 SMALL = SETTINGS | {"batch_size": 4}
@@ -171,3 +172,16 @@ def test_a_run_goes_on_in_a_dataset_that_grew_and_lost_samples(tmp_path, capsys)
 def test_a_killed_run_goes_on_through_changes_of_its_dataset(tmp_path):
     """One of the 200 histories of `make soak SHOW=living`."""
     killed_and_changed(tmp_path, random.Random(0))
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory):
+    return revisions(tmp_path_factory.mktemp("histories"))
+
+
+@pytest.mark.filterwarnings("ignore:.* a batch of .* is larger than the split")
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_with_changes_has_every_sample_once(histories, seed):
+    """Some of the 500 histories of `make soak SHOW=histories`."""
+    _, state_bytes = history(random.Random(seed), histories)
+    assert state_bytes < 1_100
