@@ -18,23 +18,16 @@ from dataprep.arrays import NDArray, np, pa
 from dataprep.builder import merge, references, shard
 from dataprep.builder.enumeration import Enumerator, Keeping
 from dataprep.builder.finished import (
-    current_metadata,
     dataset_of,
+    image_files,
     metadata_of,
     planned_metadata,
     readable_manifest,
     tfds_names,
+    with_links,
 )
 from dataprep.builder.output import Claim, OpenBuild
-from dataprep.builder.plan import (
-    BuildOptions,
-    BuildRequest,
-    Plan,
-    PlannedSplit,
-    Progress,
-    physical_key,
-    planned_codecs,
-)
+from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit, Progress, physical_key, planned_codecs
 from dataprep.builder.recipe import PAGE_OBJECTS, BuildJob, Planned, Recipe, Traffic
 from dataprep.builder.references import PLAN_WINDOW_BYTES
 from dataprep.builder.shard import WRITES_BETWEEN_CHECKS
@@ -42,10 +35,7 @@ from dataprep.dataset import records
 from dataprep.dataset.adopted import LINKS
 from dataprep.dataset.columns import strings, to_numpy
 from dataprep.dataset.features import FILE_NAME, Feature, places_in_images
-from dataprep.dataset.index import (
-    ANNOTATIONS,
-    PublishingRows,
-)
+from dataprep.dataset.index import ANNOTATIONS, PublishingRows
 from dataprep.dataset.manifest import bytes_entry, source_faults
 from dataprep.dataset.paths import named, readable
 from dataprep.dataset.randomness import philox_words
@@ -54,7 +44,7 @@ from dataprep.dataset.spill import SpilledReferences, SpilledTable, enumeration_
 from dataprep.dataset.views import address, read_view
 from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.formats import FORMATS
-from dataprep.formats.imagefolder import image_file, image_suffix, repeat_links
+from dataprep.formats.imagefolder import image_file, image_suffix
 from dataprep.messages import quoted
 from dataprep.sources import configured
 from dataprep.sources.archives import BLOCK_BYTES
@@ -308,8 +298,8 @@ class ArchiveRecipe(Recipe):
         if any(merge.rejects_too_many(split, request.max_reject_ratio) for split in splits):
             publishing.wait()  # the error names images of the events
         merge.refuse_rejections(build, request.max_reject_ratio, splits)
-        dataset = _configured(plan.options)
-        files = metadata_of(plan.options.format, dataset, plan.classes, splits, plan.features, plan.options.tfds)
+        manifest = merge.build_manifest(plan, _configured(plan.options), splits)
+        files = self.metadata_files(manifest)
         if files or FORMATS[plan.options.format].one_file_per_image:
             publishing.wait()  # later files need the index in place
         for name, data in files.items():
@@ -320,7 +310,7 @@ class ArchiveRecipe(Recipe):
         entries.sort(key=lambda entry: entry["file"])
         for line in noticed.lines():
             log(line)
-        return merge.build_manifest(plan, dataset, splits, entries), published.check
+        return replace(manifest, files=tuple(entries)), published.check
 
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
         return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
@@ -332,16 +322,13 @@ class ArchiveRecipe(Recipe):
         plan = claim.plan
         yield from planned_metadata(plan)
         yield from shard.annotation_files(plan.options.format, plan.features, (split.name for split in plan.splits))
-        shard_format = FORMATS[plan.options.format]
-        first_index = 0
         for split in plan.splits:
-            shards = len(split.shard_samples)
-            if shard_format.one_file_per_image:
-                tables = references.read_references(storage, claim, range(first_index, first_index + shards))
-                yield from _planned_images(plan, split, tables)
+            if FORMATS[plan.options.format].one_file_per_image:
+                tables = references.read_references(storage, claim, plan.shards_of(split.name))
+                images = (name for table in tables for name in shard.image_names(plan, split, table))
+                yield from with_links(images, split.name, split.repeat_count if split.repeat_stored > 1 else 0)
             else:
-                yield from (plan.shard_file(split, index) for index in range(shards))
-            first_index += shards
+                yield from (plan.shard_file(split, index) for index in range(len(split.shard_samples)))
 
     def shard_file(self, manifest: records.Manifest, split: records.SplitManifest, number: int) -> str:
         names = tfds_names(manifest)
@@ -357,7 +344,7 @@ class ArchiveRecipe(Recipe):
     def metadata_files(self, manifest: records.Manifest) -> dict[str, bytes]:
         """Return the metadata files that the format writes for the manifest's counts."""
         dataset = replace(dataset_of(manifest), licence=manifest.licence)
-        return current_metadata(manifest, dataset, tfds_names(manifest))
+        return metadata_of(manifest, dataset, tfds_names(manifest))
 
     def is_shuffled(self, manifest: records.Manifest) -> bool:
         return True
@@ -413,11 +400,13 @@ def storable(plan: Plan, orders: Sequence[OrderedSplit], keeping: Keeping) -> Pl
     """Return a plan with the functions that store its references."""
     tables, again = _tables(plan, orders), _tables(plan, orders)
     schema = references.refs_schema(with_annotations=bool(plan.features), with_crc32c=_is_checked(plan))
-    store, repair = (
-        partial(references.store_references, tables, schema),
-        partial(references.repair_references, tables, schema),
+    return Planned(
+        plan,
+        store=partial(references.store_references, tables, schema),
+        repair=partial(references.repair_references, tables, schema),
+        kept=keeping.wait,
+        is_of=partial(references.are_stored, again, schema),
     )
-    return Planned(plan, store, repair, keeping.wait, partial(references.are_stored, again, schema))
 
 
 def _tables(plan: Plan, orders: Iterable[OrderedSplit]) -> Iterator[pa.Table]:
@@ -456,9 +445,13 @@ def _planned_source(file: records.SourceFile) -> records.PlannedSource:
 
 def _merged(build: OpenBuild, seen: merge.Seen, publishing: PublishingRows) -> list[records.SplitManifest]:
     """Merge the receipts of all splits. Raises OvertakenError if another build owns the output now."""
+
+    def merged(check: merge.Check) -> list[records.SplitManifest]:
+        return [merge.merge_split(build, split, publishing, check=check, seen=seen) for split in build.plan.splits]
+
     if build.storage.is_local:
         build.check()
-        return _splits(build, partial(check_kept, build), seen, publishing)
+        return merged(partial(check_kept, build))
     with ThreadPoolExecutor(2) as threads:  # while the receipts are read
         is_ours = threads.submit(build.check)
         opened = threads.submit(references.open_references, build)
@@ -469,21 +462,10 @@ def _merged(build: OpenBuild, seen: merge.Seen, publishing: PublishingRows) -> l
             return check_kept(build, index, receipt, rows)
 
         try:
-            return _splits(build, check, seen, publishing)
+            return merged(check)
         except DataprepError:
             is_ours.result()  # says why receipts are gone
             raise
-
-
-def _splits(
-    build: OpenBuild, check: merge.Check, seen: merge.Seen, publishing: PublishingRows
-) -> list[records.SplitManifest]:
-    splits: list[records.SplitManifest] = []
-    first_index = 0
-    for split in build.plan.splits:
-        splits.append(merge.merge_split(build, split, first_index, publishing, check=check, seen=seen))
-        first_index += len(split.shard_samples)
-    return splits
 
 
 def check_kept(build: OpenBuild, index: int, receipt: records.ShardReceipt, rows: pa.Table) -> tuple[int, bool]:
@@ -501,21 +483,15 @@ def check_kept(build: OpenBuild, index: int, receipt: records.ShardReceipt, rows
 
 def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], split: str, options: BuildOptions) -> None:
     """Raise UsageError if two samples of a user's own data would be the same file of an image folder."""
-    root, suffix = FORMATS[options.format].image_root(split, 1), image_suffix(options.dataset)
-
-    def files(key_label: Iterable[tuple[str, int]]) -> list[str]:
-        return [
-            image_file(root, key, "" if label == records.NO_LABEL else classes[label], suffix)
-            for key, label in key_label
-        ]
+    root = FORMATS[options.format].image_root(split, 1)
 
     def names(batch: pa.RecordBatch) -> list[str]:
-        keys, labels = (batch.column(name).to_pylist() for name in ("key", "label"))
-        return [file.lower() for file in files(zip(keys, labels, strict=True))]
+        return [file.lower() for file in image_files(batch, root, classes, options.dataset)]
 
     for first, second, _ in same_names(refs, names):
         if first.source != second.source or options.converted is not None:
-            [file] = files([(second.key, second.label)])
+            class_name = "" if second.label == records.NO_LABEL else classes[second.label]
+            file = image_file(root, second.key, class_name, image_suffix(options.dataset))
             both = f"{first.source} and {second.source}"
             if first.source == second.source:
                 both = f"{named(first.key)} and {named(second.key)} of {first.source}"
@@ -523,17 +499,6 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
                 f"{both} would both be {file} in an image folder, "
                 "which has one folder for each class; rename one, or use `format` webdataset or tfrecord"
             )
-
-
-def _planned_images(plan: Plan, split: PlannedSplit, tables: Iterator[pa.Table]) -> Iterator[str]:
-    folders: set[str] = set()
-    for table in tables:
-        keys, labels = (table.column(name).to_pylist() for name in ("key", "label"))
-        for name in shard.image_names(plan, split, keys, labels):
-            folders.add(name.split("/")[1])
-            yield name
-    if split.repeat_stored > 1:
-        yield from (link for link, _ in repeat_links(sorted(folders), split.repeat_count, split=split.name))
 
 
 _NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"

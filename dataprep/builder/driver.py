@@ -19,13 +19,7 @@ from itertools import chain
 from typing import NoReturn
 
 from dataprep.builder import output as outputs
-from dataprep.builder.finished import (
-    image_root,
-    indexed_images,
-    listed_names,
-    readable_manifest,
-    refuse_other_change,
-)
+from dataprep.builder.finished import image_root, indexed_images, listed_names, readable_manifest, refuse_other_change
 from dataprep.builder.merge import LostError
 from dataprep.builder.plan import BuildRequest, Plan, Progress, dataset_differences, other_versions, same_but_codecs
 from dataprep.builder.receipts import finished_shards

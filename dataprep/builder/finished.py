@@ -263,7 +263,8 @@ def dataset_names(storage: Storage, manifest: Manifest) -> Iterator[str]:
     yield from listed_names(manifest)
     for split in manifest.splits if FORMATS[manifest.format].one_file_per_image else ():
         try:
-            yield from _indexed_names(storage, manifest, split)
+            images = (name for name, _ in indexed_images(storage, manifest, split))
+            yield from with_links(images, split.name, split.repeats["count"] * links_repeats(manifest, split))
         except (FormatError, FileNotFoundError) as error:
             raise UsageError(
                 f"{error}. `overwrite` removes the images that the index lists, and cannot find them here: remove "
@@ -281,13 +282,13 @@ def listed_names(manifest: Manifest) -> set[str]:
     return names
 
 
-def _indexed_names(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[str]:
+def with_links(images: Iterable[str], split: str, links: int) -> Iterator[str]:
+    """Yield the names of a split's images, then of the links to each of their folders, of which there are `links`."""
     folders: set[str] = set()
-    for name, _ in indexed_images(storage, manifest, split):
+    for name in images:
         folders.add(name.split("/")[1])
         yield name
-    if links_repeats(manifest, split):
-        yield from (link for link, _ in repeat_links(sorted(folders), split.repeats["count"], split=split.name))
+    yield from (link for link, _ in repeat_links(sorted(folders), links, split=split))
 
 
 def indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -> Iterator[tuple[str, int]]:
@@ -302,29 +303,24 @@ def indexed_images(storage: Storage, manifest: Manifest, split: SplitManifest) -
 
 def image_names(manifest: Manifest, split: SplitManifest, rows: pa.Table) -> Iterator[str]:
     """Yield the names of the files of an image folder that rows of its index describe."""
-    root, suffix = image_root(manifest, split), image_suffix(built_as(manifest))
-    for key, label in zip(rows.column("key").to_pylist(), rows.column("label").to_pylist(), strict=True):
-        yield image_file(root, key, "" if label == NO_LABEL else manifest.classes[label], suffix)
+    return image_files(rows, image_root(manifest, split), manifest.classes, built_as(manifest))
 
 
-def metadata_of(
-    format_name: str,
-    dataset: base.Dataset,
-    classes: tuple[str, ...],
-    splits: Sequence[SplitManifest],
-    features: Features = NO_FEATURES,
-    names: TfdsNames = OWN_NAMES,
-) -> dict[str, bytes]:
+def image_files(rows: pa.Table | pa.RecordBatch, root: str, classes: Sequence[str], dataset: str) -> Iterator[str]:
+    """Yield the file in an image folder of each row with a key and a label.
+
+    Args:
+        root: Folder of the split's images.
+        dataset: Name of the dataset class, which decides the suffix.
+    """
+    suffix, columns = image_suffix(dataset), (rows.column(name).to_pylist() for name in ("key", "label"))
+    for key, label in zip(*columns, strict=True):
+        yield image_file(root, key, "" if label == NO_LABEL else classes[label], suffix)
+
+
+def metadata_of(manifest: Manifest, dataset: base.Dataset, names: TfdsNames) -> dict[str, bytes]:
     """Return the format's own metadata files, name to content, sorted by name. Raises FormatError if a class name
     cannot be written to such files."""
-    samples = {split.name: tuple(shard["samples"] for shard in split.shards) for split in splits}
-    num_bytes = {split.name: split.num_bytes for split in splits}
-    info = described(dataset, classes, samples, num_bytes, features, names)
-    return dict(sorted(FORMATS[format_name].metadata_files(info).items()))
-
-
-def current_metadata(manifest: Manifest, dataset: base.Dataset, names: TfdsNames) -> dict[str, bytes]:
-    """Return what `metadata_of` returns, for a finished dataset of any revision."""
     samples = {split.name: samples_by_number(manifest, split) for split in manifest.splits}
     num_bytes = {split.name: split.num_bytes for split in manifest.splits}
     info = described(dataset, manifest.classes, samples, num_bytes, manifest.features, names)
@@ -508,12 +504,19 @@ def end_change(storage: Storage, root: str, names: Iterable[str]) -> None:
         storage.take_away(root)  # after this no worker of the change can put a file in place
         manifest = read_manifest(storage)  # another process may have ended the change
         unlisted = [] if manifest is None else sorted({*names} - listed_names(manifest))
-        for name in unlisted:
-            storage.delete(name)
-        storage.prune({str(parent) for name in unlisted for parent in PurePosixPath(name).parents} - {"."})
+        delete_files(storage, unlisted)
         storage.delete(CHANGE_JSON)
     storage.delete_tree(CHANGE)
     storage.remove_stale_spools()
+
+
+def delete_files(storage: Storage, names: Iterable[str]) -> None:
+    """Delete files, and folders that are empty without them."""
+    folders: set[str] = set()
+    for name in names:
+        storage.delete(name)
+        folders.update(map(str, PurePosixPath(name).parents))
+    storage.prune(folders - {"."})
 
 
 def replace_index(storage: Storage, split: SplitManifest, added: Iterator[pa.Table], shards: int) -> IndexEntry:

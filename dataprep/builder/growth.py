@@ -105,7 +105,7 @@ class GrowingRecipe(ArchiveRecipe):
         events = {split.name: revised_name(before[split.name].events["file"], revision) for split in plan.splits}
         published = merge.Published(build, [*dataset_names(whole, manifest), *events.values()])
         noticed, same = merge.BuildNotes(build), shard.SameOriginals(self._source(request), plan)
-        splits, changes, first_index = dict(before), list(manifest.changes), 0
+        splits, changes = dict(before), list(manifest.changes)
 
         def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
             published.expect(receipt.index, shard.files_of(build, receipt, rows))
@@ -114,11 +114,8 @@ class GrowingRecipe(ArchiveRecipe):
 
         merged: dict[str, merge.Merged] = {}
         for planned in plan.splits:
-            found = merged[planned.name] = merge.Merged(
-                build, planned, first_index, check=partial(check_kept, build), seen=seen
-            )
+            found = merged[planned.name] = merge.Merged(build, planned, check=partial(check_kept, build), seen=seen)
             deque(found.rows(), maxlen=0)
-            first_index += len(planned.shard_samples)
         added = [each.split(before[name].index, before[name].events) for name, each in merged.items()]
         if any(merge.rejects_too_many(split, request.max_reject_ratio) for split in added):
             raise BuildError(
@@ -128,10 +125,8 @@ class GrowingRecipe(ArchiveRecipe):
             )
         shard.place_images(build)
         published.check()
-        first_index = 0
         for planned, more in zip(plan.splits, added, strict=True):
-            old, new = before[planned.name], merged[planned.name]
-            shards = range(first_index, first_index + len(planned.shard_samples))
+            old, new, shards = before[planned.name], merged[planned.name], plan.shards_of(planned.name)
             rows = (found[1] for found in read_receipts(storage, shards, build.root) if found is not None)
             index, entry = replace_index(whole, old, rows, len(shards)), old.events
             if new.events:
@@ -139,7 +134,6 @@ class GrowingRecipe(ArchiveRecipe):
                 entry = publish_row_groups(storage, events[planned.name], iter([table]), events_schema())
             splits[planned.name] = replace(merge.grown_split(old, more), index=index, events=entry)
             changes.append(records.Change(revision, planned.name, "added", len(old.shards), old.samples))
-            first_index = shards.stop
         digests = {entry["file"]: entry["sha256"] for entry in manifest.files}
         grown = [splits[planned.name] for planned in plan.splits]
         files = {entry["file"]: entry for entry in manifest.files}

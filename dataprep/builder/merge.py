@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 
 from dataprep.arrays import np, pa
-from dataprep.builder.output import OpenBuild, removed_names
+from dataprep.builder.output import OpenBuild, planned_index, removed_names
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import listed_receipts, read_receipts, receipt_file
 from dataprep.builder.references import original_names
@@ -63,7 +63,7 @@ class Published:
         self._build, self._placed_late = build, placed_late
         self._read: dict[str, int] = {}
         """Time of the last change of each file that was read and has the bytes of its receipt."""
-        self._others = {*others, *(name for split in build.plan.splits for name in _index_names(split))}
+        self._others = {*others, *(name for split in build.plan.splits for name in planned_index(split))}
         self._folders, self._linked = _folders(build.plan)
         # 24 bytes a file: an image folder has more than a million.
         self._hashes, self._sizes, self._crc32cs, self._shards = array("Q"), array("q"), array("I"), array("q")
@@ -92,7 +92,9 @@ class Published:
         build, storage = self._build, self._build.storage
         order = np.argsort(np.array(self._hashes, np.uint64), kind="stable")
         hashes = np.array(self._hashes, np.uint64)[order]
-        done_ns = {} if not storage.is_local else self._done_ns()
+        # The time when the bytes of each receipt were written; the shard's files were read after that time.
+        listed = listed_receipts(storage, build.root) if storage.is_local else {}
+        done_ns = {index: info.written_ns or 0 for index, info in listed.items()}
         found, wrong, foreign = np.zeros(len(order), bool), [], []
         for info in storage.list():
             at = position_of(hashes, info.name)
@@ -115,11 +117,6 @@ class Published:
                 storage.delete_exactly(info)
             raise LostError(storage.url, len(lost), len(shards))
         self._refuse_foreign(foreign)
-
-    def _done_ns(self) -> dict[int, int]:
-        """Return the time when the bytes of each receipt were written; the shard's files were read after that time."""
-        listed = listed_receipts(self._build.storage, self._build.root)
-        return {index: info.written_ns or 0 for index, info in listed.items()}
 
     def _is_same(self, info: ObjectInfo, position: int, done_ns: dict[int, int]) -> bool:
         crc32c = crc32c_text(self._crc32cs[position])
@@ -165,13 +162,6 @@ class Published:
             )
 
 
-def _index_names(split: PlannedSplit) -> list[str]:
-    return [
-        indexing.events_file(split.name),
-        *indexing.index_names(split.name, len(indexing.index_ranges(split.shard_samples))),
-    ]
-
-
 def _folders(plan: Plan) -> tuple[set[str], set[str]]:
     """Return the folders in the root where readers look for a dataset's files, and the folders that have only links."""
     shard_format, dataset = FORMATS[plan.options.format], recorded_class(plan.options.dataset)
@@ -193,13 +183,7 @@ SHOWN = 10
 
 
 def merge_split(
-    build: OpenBuild,
-    split: PlannedSplit,
-    first_index: int,
-    publishing: indexing.PublishingRows,
-    *,
-    check: Check,
-    seen: Seen,
+    build: OpenBuild, split: PlannedSplit, publishing: indexing.PublishingRows, *, check: Check, seen: Seen
 ) -> SplitManifest:
     """Merge the receipts of one split, shard after shard, and write its index and its events. Raises BuildError if a
     receipt is missing, and FormatError if a receipt does not match the plan of its shard.
@@ -208,7 +192,7 @@ def merge_split(
         publishing: Publishes index and events, which may continue after this call.
         seen: Called with every receipt and its index rows, in the order of the shards.
     """
-    merged = Merged(build, split, first_index, check=check, seen=seen)
+    merged = Merged(build, split, check=check, seen=seen)
     schema = indexing.index_schema(with_annotations=bool(build.plan.features))
     rows = merged.rows()
 
@@ -225,17 +209,16 @@ def merge_split(
 class Merged:
     """Totals over the receipts of a split's planned shards, complete once `rows` has ended; see `merge_split`."""
 
-    def __init__(self, build: OpenBuild, split: PlannedSplit, first_index: int, *, check: Check, seen: Seen) -> None:
+    def __init__(self, build: OpenBuild, split: PlannedSplit, *, check: Check, seen: Seen) -> None:
         self._build, self._split, self._check, self._seen = build, split, check, seen
-        self._indexes = range(first_index, first_index + len(split.shard_samples))
         self._shards: list[ShardEntry] = []
         self.events: list[Event] = []
         self._class_counts = np.zeros(len(build.plan.classes), np.int64)
 
     def rows(self) -> Iterator[pa.Table]:
         """Yield the index rows of each shard."""
-        storage = self._build.storage
-        for index, found in zip(self._indexes, read_receipts(storage, self._indexes, self._build.root), strict=True):
+        storage, indexes = self._build.storage, self._build.plan.shards_of(self._split.name)
+        for index, found in zip(indexes, read_receipts(storage, indexes, self._build.root), strict=True):
             if found is None:
                 raise BuildError(f"{storage.url}: shard {index} has no receipt; run the same command again")
             receipt, rows = found
@@ -290,9 +273,8 @@ def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows:
         )
 
 
-def build_manifest(
-    plan: Plan, dataset: Dataset, splits: Sequence[SplitManifest], files: Iterable[FileEntry]
-) -> Manifest:
+def build_manifest(plan: Plan, dataset: Dataset, splits: Sequence[SplitManifest]) -> Manifest:
+    """Return the manifest of a new dataset, without entries of its metadata files."""
     sources = [
         source_entry(split.name, source, split.enumeration_sha256) for split in plan.splits for source in split.sources
     ]
@@ -313,7 +295,7 @@ def build_manifest(
         checked=plan.options.images.check,
         partial=plan.options.allow_partial,
         splits=tuple(splits),
-        files=tuple(files),
+        files=(),
         features=plan.features,
     )
 

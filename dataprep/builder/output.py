@@ -40,7 +40,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from itertools import chain
-from pathlib import PurePosixPath
 from typing import Annotated
 
 from msgspec import Meta
@@ -52,6 +51,7 @@ from dataprep.builder.finished import (
     ChangePlan,
     change_names,
     dataset_names,
+    delete_files,
     layout_faults,
     listed_names,
     read_change,
@@ -60,7 +60,7 @@ from dataprep.builder.finished import (
 from dataprep.builder.recipe import Planned, recipe_of
 from dataprep.dataset import paths
 from dataprep.dataset.documents import JsonObject, convert, decode
-from dataprep.dataset.index import index_names, index_ranges
+from dataprep.dataset.index import events_file, index_names, index_ranges
 from dataprep.dataset.manifest import MANIFEST, MANIFEST_ADVICE, MAX_MANIFEST_BYTES, built_as, read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import REPLICAS
@@ -184,9 +184,7 @@ def withdraw_growth(storage: Storage, claim: Claim, manifest: Manifest, *, is_pu
     planned = () if is_published else recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
     names = sorted({*planned} - listed_names(manifest))
     withdraw(storage, claim)
-    for name in names:
-        storage.delete(name)
-    storage.prune({str(parent) for name in names for parent in PurePosixPath(name).parents} - {"."})
+    delete_files(storage, names)
 
 
 def _put_pointer(storage: Storage, claim: Claim) -> bool:
@@ -418,7 +416,7 @@ def _remove(storage: Storage, found: Existing) -> None:
         return
     for name, pointer in zip(_POINTERS, found.pointers, strict=True):
         existing = storage.stat(name)
-        if existing is not None and not _is_same(existing, pointer):
+        if existing is not None and (pointer is None or existing.generation != pointer.generation):
             storage.delete_exactly(mark)  # another build was quicker, and has begun again
             return
         if existing is not None:
@@ -437,10 +435,6 @@ def _note_removed(storage: Storage, names: list[str]) -> None:
     before = read_bounded(storage, paths.OVERWRITTEN, MAX_MARK_BYTES, advice=_REMOVE_YOURSELF)
     # If this replaces nothing, another process that joined the removal has written the same.
     storage.replace(paths.OVERWRITTEN, json.dumps(told).encode(), before)
-
-
-def _is_same(existing: ObjectInfo, found: ObjectInfo | None) -> bool:
-    return found is not None and existing.generation == found.generation
 
 
 def _own_names(storage: Storage, found: Existing) -> list[str]:
@@ -463,12 +457,16 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
     return sorted(names, key=lambda name: (name != MANIFEST, name))
 
 
+def planned_index(split: plans.PlannedSplit) -> list[str]:
+    """Return the names of a split's index and events."""
+    return [*index_names(split.name, len(index_ranges(split.shard_samples))), events_file(split.name)]
+
+
 def planned_names(storage: Storage, claim: Claim) -> Iterator[str]:
     """Yield the names that a build with this plan writes, whether they exist or not."""
     yield MANIFEST
     for split in claim.plan.splits:
-        yield from index_names(split.name, len(index_ranges(split.shard_samples)))
-        yield f"index/{split.name}-events.parquet"
+        yield from planned_index(split)
     yield from recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
 
 
@@ -512,10 +510,7 @@ def _remove_on_disk(storage: Storage, names: list[str]) -> None:
     # Renamed first: from here on no worker of the build can put a file in place; earlier files are removed below.
     for folder in _own_folders(storage):
         storage.take_away(folder)
-    for name in names:
-        storage.delete(name)
-    parents = {str(parent) for name in names for parent in PurePosixPath(name).parents}
-    storage.prune(parents - {"."})
+    delete_files(storage, names)
 
 
 def _own_folders(storage: Storage) -> list[str]:
@@ -544,11 +539,14 @@ def _delete_listed(storage: Storage, mark: ObjectInfo, is_own: Callable[[str], b
     if existing is None or existing.generation != mark.generation:
         return False
     listed.sort(key=lambda info: info.name != MANIFEST)
-    for info in listed[:1]:
-        storage.delete_exactly(info)
-    with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
-        deque(threads.map(storage.delete_exactly, listed[1:]), maxlen=0)
+    _delete_exactly(storage, listed[:1])
+    _delete_exactly(storage, listed[1:])
     return True
+
+
+def _delete_exactly(storage: Storage, infos: list[ObjectInfo]) -> None:
+    with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
+        deque(threads.map(storage.delete_exactly, infos), maxlen=0)
 
 
 def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
@@ -570,9 +568,8 @@ def tidy_up(storage: Storage, claim: Claim | None, plan_hash: str) -> None:
             return
         if storage.is_local:
             storage.delete_tree(paths.BUILD)
-            return
-        with ThreadPoolExecutor(DELETES_IN_FLIGHT, thread_name_prefix="dataprep-delete") as threads:
-            deque(threads.map(storage.delete_exactly, listed), maxlen=0)
+        else:
+            _delete_exactly(storage, listed)
 
 
 def _is_ours(storage: Storage, claim: Claim | None, plan_hash: str) -> bool:
@@ -659,15 +656,10 @@ def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
 
 def refuse_other_remains(storage: Storage, plan: plans.Plan, *, overwrite: bool) -> str | None:
     """Return the hash of the plan that the card of files without a manifest names, if any. Raises UsageError if it is
-    another plan's, and `overwrite` would not remove the files."""
+    another plan's, unless only its codecs differ and `overwrite` removes the files."""
     named = card_plan(storage)
-    if named is not None and named != plan.plan_hash:
-        _refuse_other(storage, plan, named, overwrite=overwrite)
-    return named
-
-
-def _refuse_other(storage: Storage, plan: plans.Plan, named: str, *, overwrite: bool) -> None:
-    """Raise UsageError about the files of another plan, unless only its codecs differ and `overwrite` removes them."""
+    if named is None or named == plan.plan_hash:
+        return named
     codecs = card_codecs(storage)
     versions = plans.other_versions(codecs, plan.codecs) if codecs else ""
     left = f"{storage.url}: files of a dataset are left there without its {MANIFEST}, of plan {named[:12]}"
@@ -682,3 +674,4 @@ def _refuse_other(storage: Storage, plan: plans.Plan, named: str, *, overwrite: 
             f"{left}, {versions}, and other versions may write other bytes: install those versions to repair it, or "
             "build all of it again with `overwrite`"
         )
+    return named

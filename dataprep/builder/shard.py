@@ -11,15 +11,15 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from dataprep.arrays import pa
-from dataprep.builder.images import CheckedImage, check_image
+from dataprep.builder.finished import image_files
+from dataprep.builder.images import check_image
 from dataprep.builder.output import OpenBuild, OvertakenError, open_build, removed_names
 from dataprep.builder.plan import Plan, PlannedSplit
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
@@ -39,9 +39,6 @@ from dataprep.storage import ObjectInfo, checksums, expected, open_storage
 from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
 from dataprep.storage.errors import GO_ON, disk_errors
 from dataprep.storage.local import LocalStorage
-
-if TYPE_CHECKING:
-    from dataprep.builder.plan import Plan
 
 # Bytes of images read ahead of the image being checked. 128 requests of 110 kB in flight are 14 MB; the rest allows for
 # larger images, and keeps a worker below its 400 MB.
@@ -164,11 +161,10 @@ WRITES_BETWEEN_CHECKS = 64
 """Number of images written to a bucket between two checks of the build's claim; a check is one request."""
 
 
-def image_names(plan: Plan, split: PlannedSplit, keys: Sequence[str], labels: Sequence[int]) -> Iterator[str]:
+def image_names(plan: Plan, split: PlannedSplit, rows: pa.Table) -> Iterator[str]:
+    """Yield the names of the images that references or rows of the index describe."""
     root = FORMATS[plan.options.format].image_root(split.name, split.repeat_stored)
-    suffix = image_suffix(plan.options.dataset)
-    for key, label in zip(keys, labels, strict=True):
-        yield image_file(root, key, "" if label == records.NO_LABEL else plan.classes[label], suffix)
+    return image_files(rows, root, plan.classes, plan.options.dataset)
 
 
 # While shards are built
@@ -220,13 +216,6 @@ class ImageWriter:
             self._storage.create(name, data)
 
 
-def new_files_of(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> Iterator[tuple[str, int, int]]:
-    """Yield name, size and CRC32C of the files, on disk, of a shard without a receipt."""
-    aside = f"{_aside(build)}/" if FORMATS[build.plan.options.format].one_file_per_image else ""
-    for name, num_bytes, crc32c in files_of(build, receipt, rows):
-        yield f"{aside}{name}", num_bytes, crc32c
-
-
 def _aside(build: OpenBuild) -> str:
     return f"{build.root}/folder"
 
@@ -258,9 +247,9 @@ def files_of(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) ->
     if not FORMATS[build.plan.options.format].one_file_per_image:
         yield receipt.file, receipt.num_bytes, checksums.crc32c_number(receipt.crc32c)
         return
-    keys, labels, *columns = (rows.column(name).to_pylist() for name in ("key", "label", "image_bytes", "image_crc32c"))
     split, _ = build.plan.locate(receipt.index)
-    yield from zip(image_names(build.plan, split, keys, labels), *columns, strict=True)
+    columns = (rows.column(name).to_pylist() for name in ("image_bytes", "image_crc32c"))
+    yield from zip(image_names(build.plan, split, rows), *columns, strict=True)
 
 
 # Bytes passed to the writing thread at once: ten images, so that passing them costs next to nothing.
@@ -277,8 +266,8 @@ class WritebackFile:
     Without these threads a worker decodes, digests, waits for the disk, and decodes again; with shards of 32 MiB,
     digests and disk take a third of its time. The code that publishes the file syncs it again, which is then quick. The
     system reports a write error once to each open descriptor, but not to descriptors opened later. So every sync is
-    checked here, and a storage syncs through the descriptor that created the file. The digests are complete after the
-    `with` block.
+    checked here, and a storage syncs through the descriptor that created the file. The `digests` are complete after
+    the `with` block.
 
     Args:
         written: Called with the number of bytes in the file each time it has grown.
@@ -287,7 +276,7 @@ class WritebackFile:
     def __init__(self, path: Path, written: Callable[[int], None]) -> None:
         self._written = written
         self._file = path.open("r+b")  # buffered: writes everything, even if the disk first accepts only a part
-        self._digests = checksums.HashingWriter(None)
+        self.digests = checksums.HashingWriter(None)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-write")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-sync")
         self._pieces: list[bytes] = []
@@ -321,18 +310,6 @@ class WritebackFile:
             self._hand_over()
         return len(data)
 
-    @property
-    def num_bytes(self) -> int:
-        return self._digests.num_bytes
-
-    @property
-    def sha256(self) -> str:
-        return self._digests.sha256
-
-    @property
-    def crc32c(self) -> str:
-        return self._digests.crc32c
-
     def _hand_over(self) -> None:
         pieces, self._pieces, self._piece_bytes = self._pieces, [], 0
         while self._batches and (self._batches[0].done() or len(self._batches) >= MAX_BATCHES):
@@ -341,25 +318,20 @@ class WritebackFile:
 
     def _put(self, pieces: list[bytes]) -> None:
         data = b"".join(pieces)
-        self._digests.write(data)
+        self.digests.write(data)
         self._unsynced_bytes += len(data)
         self._file.write(data)
         self._file.flush()
         beat()
-        self._written(self._digests.num_bytes)
+        self._written(self.digests.num_bytes)
         if self._unsynced_bytes >= SYNC_BYTES and (self._sync is None or self._sync.done()):
-            self._start_sync()
-
-    def _start_sync(self) -> None:
-        if self._sync is not None:
-            self._sync.result()
-        self._sync = self._syncer.submit(_datasync, self._file.fileno())
-        self._unsynced_bytes = 0
+            if self._sync is not None:
+                self._sync.result()
+            self._sync = self._syncer.submit(_datasync, self._file.fileno())
+            self._unsynced_bytes = 0
 
 
-def _datasync(descriptor: int) -> Any:
-    return os.fdatasync(descriptor) if hasattr(os, "fdatasync") else os.fsync(descriptor)
-
+_datasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 T = TypeVar("T")
 
@@ -369,24 +341,6 @@ CHECKED_AHEAD_BYTES = 48 * 2**20
 # Shards of one worker that are published to a bucket at a time. Publishing a small shard (the last chunk, two checks, a
 # copy, a receipt) takes as long as reading and checking the next one; a second one at a time hides that.
 MAX_PUBLISHING = 2
-
-
-@lru_cache(maxsize=1)
-def shard_builder(job: BuildJob) -> ShardBuilder:
-    """Return this process's builder of a job, which remembers the previous shard."""
-    return ShardBuilder(job)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """A shard whose samples are all written, and its digests."""
-
-    file: str
-    num_bytes: int
-    sha256: str
-    crc32c: str
-    spool: Path | None
-    """File to publish as `file`; None if nothing is left to publish."""
 
 
 class ShardBuilder:
@@ -422,20 +376,20 @@ class ShardBuilder:
         if done is not None:
             return _known(done[0])
         rows = IndexRows(shard.split_index, with_annotations=bool(build.plan.features))
-        written = _write(build, shard, self._held_back(_drained(ahead, checked)), rows)
+        written, spool = _write(build, shard, self._held_back(_drained(ahead, checked)), rows)
         self._publish_fewer_than(self._max_publishing)
         receipt = records.ShardReceipt(
             index=index,
             split=shard.split,
             split_index=shard.split_index,
-            file=written.file,
+            file=shard.file,
             samples=len(rows),
             num_bytes=written.num_bytes,
             sha256=written.sha256,
             crc32c=written.crc32c,
             events=tuple(events),
         )
-        future = self._threads.submit(self._finish, written, receipt, rows)
+        future = self._threads.submit(self._finish, spool, receipt, rows)
         self._publishing.append((future, written.num_bytes))
         return future
 
@@ -443,14 +397,13 @@ class ShardBuilder:
         """Yield samples while the shards after the oldest unpublished shard have less than CHECKED_AHEAD_BYTES."""
         ahead_bytes = 0
         for sample in samples:
-            while self._publishing and ahead_bytes + self._published_ahead_bytes() >= CHECKED_AHEAD_BYTES:
+            while self._publishing:
+                later_bytes = sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None))
+                if ahead_bytes + later_bytes < CHECKED_AHEAD_BYTES:
+                    break
                 self._publish_fewer_than(len(self._publishing))
             ahead_bytes += len(sample.image)
             yield sample
-
-    def _published_ahead_bytes(self) -> int:
-        """Return the bytes of the shards that are being published, except the oldest."""
-        return sum(num_bytes for _, num_bytes in islice(self._publishing, 1, None)) if len(self._publishing) > 1 else 0
 
     def _publish_fewer_than(self, count: int) -> None:
         """Wait until fewer than `count` shards are being published."""
@@ -460,37 +413,38 @@ class ShardBuilder:
                 return
             wait([future for future, _ in self._publishing], return_when=FIRST_COMPLETED)
 
-    def _finish(self, written: _Written, receipt: records.ShardReceipt, rows: IndexRows) -> records.ShardReceipt:
+    def _finish(self, spool: Path | None, receipt: records.ShardReceipt, rows: IndexRows) -> records.ShardReceipt:
+        """Publish a shard, unless its images are published already, and then its receipt."""
         build = self._build
-        if written.spool is not None:
+        if spool is not None:
             try:
-                build.storage.publish(written.spool, written.file, written.crc32c)
+                build.storage.publish(spool, receipt.file, receipt.crc32c)
             except BaseException:
-                written.spool.unlink(missing_ok=True)
+                spool.unlink(missing_ok=True)
                 raise
         table = rows.table()
         before = partial(_refuse_changed, build, receipt, table) if build.storage.is_local else None
         write_receipt(build.storage, receipt, table, build.root, before)
         if not build.storage.is_local:
-            self._withdraw_if_overtaken(receipt.index)
+            try:
+                build.check()
+            except OvertakenError:  # the other build may have cleaned up before the receipt was written
+                build.storage.delete(receipt_file(receipt.index, build.root))
+                raise
         return receipt
 
-    def _withdraw_if_overtaken(self, index: int) -> None:
-        """Remove the receipt if the build was overtaken, because the other build may have cleaned up before the receipt
-        was written.
-        """
-        try:
-            self._build.check()
-        except OvertakenError:
-            self._build.storage.delete(receipt_file(index, self._build.root))
-            raise
+
+shard_builder = lru_cache(maxsize=1)(ShardBuilder)
+"""Function that returns this process's builder of a job, which remembers the previous shard."""
 
 
 def _refuse_changed(build: OpenBuild, receipt: records.ShardReceipt, rows: pa.Table) -> None:
     """Compare the files, on disk, of a shard just before its receipt; later changes by others are newer than that.
     Raises StorageError if some are gone or have other bytes; these are removed."""
     storage, changed = build.storage, []
-    for name, num_bytes, crc32c in new_files_of(build, receipt, rows):
+    aside = f"{_aside(build)}/" if FORMATS[build.plan.options.format].one_file_per_image else ""
+    for file, num_bytes, crc32c in files_of(build, receipt, rows):
+        name = f"{aside}{file}"
         path = Path(storage.url_of(name))
         with disk_errors(path):
             try:
@@ -549,48 +503,41 @@ def checked_samples(
             continue
         if result.event is not None:
             events.append(result.event)
-        yield _sample(ref, result, plan.classes)
+        yield records.Sample(
+            key=ref.key,
+            image=result.image,
+            label=ref.label,
+            class_name="" if ref.label == records.NO_LABEL else plan.classes[ref.label],
+            height=result.height,
+            width=result.width,
+            orientation=result.orientation,
+            annotations=ref.annotations,
+        )
 
 
-def _sample(ref: records.SampleRef, checked: CheckedImage, classes: tuple[str, ...]) -> records.Sample:
-    return records.Sample(
-        key=ref.key,
-        image=checked.image,
-        label=ref.label,
-        class_name="" if ref.label == records.NO_LABEL else classes[ref.label],
-        height=checked.height,
-        width=checked.width,
-        orientation=checked.orientation,
-        annotations=ref.annotations,
-    )
-
-
-def _write(build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records.Sample], rows: IndexRows) -> _Written:
-    """Write the samples in order, and add their index rows."""
-    write = _write_images if FORMATS[build.plan.options.format].one_file_per_image else _write_file
-    return write(build, shard, shard.file, samples, rows)
-
-
-def _write_file(
-    build: OpenBuild, shard: records.ShardPlan, name: str, samples: Iterator[records.Sample], rows: IndexRows
-) -> _Written:
-    """Write a shard that is one file to a spool file, to be published later."""
+def _write(
+    build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records.Sample], rows: IndexRows
+) -> tuple[checksums.HashingWriter, Path | None]:
+    """Write the samples in order, and add their index rows. Return the digests of the shard, and the file that is left
+    to publish, if any."""
+    if FORMATS[build.plan.options.format].one_file_per_image:
+        return _write_images(build, shard, samples, rows), None
     storage = build.storage
-    spool = storage.spool_path(name)
+    spool = storage.spool_path(shard.file)
     try:
         expected_bytes = sum(ref.num_bytes for ref in shard.refs)
-        sending = storage.sending(spool, name, expected_bytes)
+        sending = storage.sending(spool, shard.file, expected_bytes)
         with sending as sent, disk_errors(spool), WritebackFile(spool, sent) as file:
             write_samples(build.plan, cast(BinaryIO, file), samples, rows)
     except BaseException:
         spool.unlink(missing_ok=True)
         raise
-    return _Written(name, file.num_bytes, file.sha256, file.crc32c, spool)
+    return file.digests, spool
 
 
 def _write_images(
-    build: OpenBuild, shard: records.ShardPlan, name: str, samples: Iterator[records.Sample], rows: IndexRows
-) -> _Written:
+    build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records.Sample], rows: IndexRows
+) -> checksums.HashingWriter:
     """Write every image as its own object, and compute digests over the bytes of all images, in order."""
     digest = checksums.HashingWriter(None)
     images = ImageWriter(build, shard)
@@ -602,7 +549,7 @@ def _write_images(
 
     write_samples(build.plan, cast(BinaryIO, digest), put(), rows)
     images.close()
-    return _Written(name, digest.num_bytes, digest.sha256, digest.crc32c, None)
+    return digest
 
 
 def write_samples(plan: Plan, stream: BinaryIO, samples: Iterator[records.Sample], rows: IndexRows) -> None:
@@ -635,16 +582,14 @@ def publish_annotations(
     plan, storage, entries = build.plan, build.storage, []
     if not annotation_files(plan.options.format, plan.features, plan.options.splits):
         return []
-    first_index = 0
     for split, planned in zip(splits, plan.splits, strict=True):
-        name, lines = metadata_file(split.name), _lines(build, split, planned, first_index)
+        name, lines = metadata_file(split.name), _lines(build, split, planned)
         if listed is not None:
             entries.append(replace_lines(storage, name, listed[name], more=lines))
         else:
             spool, digests = _spooled(storage, name, lines)
             storage.publish(spool, name, digests.crc32c)
             entries.append(records.FileEntry(file=name, bytes=digests.num_bytes, sha256=digests.sha256))
-        first_index += len(planned.shard_samples)
     return entries
 
 
@@ -679,18 +624,15 @@ def _spooled(storage: Storage, name: str, lines: Iterable[bytes]) -> tuple[Path,
         return spool, checksums.digests_of(stream)
 
 
-def _lines(
-    build: OpenBuild, split: records.SplitManifest, planned_split: PlannedSplit, first_index: int
-) -> Iterator[bytes]:
+def _lines(build: OpenBuild, split: records.SplitManifest, planned_split: PlannedSplit) -> Iterator[bytes]:
     index = open_index(build.storage, split)
-    for number in range(len(planned_split.shard_samples)):
-        planned = references_of(build, first_index + number)
+    for number, shard in enumerate(build.plan.shards_of(split.name)):
+        planned = references_of(build, shard)
         annotations = dict(
             zip(planned.column("key").to_pylist(), planned.column("annotations").to_pylist(), strict=True)
         )
         rows = index.read_group(planned_split.first_shard + number, ["key", "label"])
         keys, labels = (rows.column(name).to_pylist() for name in ("key", "label"))
-        files = image_names(build.plan, planned_split, keys, labels)
-        for key, label, file in zip(keys, labels, files, strict=True):
+        for key, label, file in zip(keys, labels, image_names(build.plan, planned_split, rows), strict=True):
             class_name = records.class_name_of(label, build.plan.classes) or ""
             yield metadata_line(file.removeprefix(f"{split.name}/"), annotations[key].encode(), class_name)

@@ -467,7 +467,6 @@ class _Rewriting:
             return found[0]
         split, at = self._todo[index]
         gone, rows = self._selection[split.name][at], self._indexes[split.name].read_group(at)
-        written: HashingWriter | WritebackFile
         if self._single:
             name = split.shards[at]["file"]
             written, rows = self._without_images(split, gone.samples, rows)
@@ -495,7 +494,7 @@ class _Rewriting:
 
     def _without_records(
         self, entry: ShardEntry, gone: NDArray[np.int64], rows: pa.Table, name: str
-    ) -> tuple[WritebackFile, pa.Table]:
+    ) -> tuple[HashingWriter, pa.Table]:
         """Copy a shard without the records of some samples; return what was written and its rows of the index."""
         columns = ("record_offset", "record_bytes", "image_offset", "image_bytes")
         places = [to_numpy(rows.column(column)) for column in columns]
@@ -522,7 +521,7 @@ class _Rewriting:
         except BaseException:
             spool.unlink(missing_ok=True)
             raise
-        self._staged.publish(spool, name, written.crc32c)
+        self._staged.publish(spool, name, written.digests.crc32c)
         kept = kept_numbers(gone, rows.num_rows)
         left_out = np.zeros(rows.num_rows, np.int64)
         left_out[gone] = sizes[gone]
@@ -532,7 +531,7 @@ class _Rewriting:
             position = rows.schema.get_field_index(column)
             moved = from_numpy(to_numpy(rows.column(column)) - shift)
             rows = rows.set_column(position, rows.schema.field(position), moved)
-        return written, rows
+        return written.digests, rows
 
     def _without_images(
         self, split: SplitManifest, gone: NDArray[np.int64], rows: pa.Table

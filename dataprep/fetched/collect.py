@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Literal, NamedTuple, TypeAlias, get_args
 
 from dataprep.arrays import NDArray, np
 from dataprep.errors import BuildError, DataprepError, UsageError, needing
@@ -60,7 +60,7 @@ LIMITED_ROLES = {
 """Name of the limit that needs the role's column, by role."""
 ResizeMode = Literal["no", "keep_ratio", "keep_ratio_largest", "center_crop", "border"]
 EncodeFormat = Literal["jpg", "png", "webp"]
-RESIZE_MODES: tuple[ResizeMode, ...] = ("no", "keep_ratio", "keep_ratio_largest", "center_crop", "border")
+RESIZE_MODES = get_args(ResizeMode)
 ENCODE_FORMATS: dict[EncodeFormat, str] = {"jpg": "JPEG", "png": "PNG", "webp": "WEBP"}
 """Pillow's name of each format, by img2dataset's name."""
 MAX_EXIF_CHARACTERS = 4096
@@ -405,7 +405,6 @@ def _encoded(pixels: Pixels, options: EncodeOptions) -> bytes:
 
 
 DuplicateAction = Literal["keep", "report", "drop"]
-ACTIONS: tuple[DuplicateAction, ...] = ("keep", "report", "drop")
 _HASH_BITS = 64
 HASH_MISMATCH, NO_ANSWER = "hash mismatch", "no answer"
 VERIFIED_HASHES = ("md5", "sha256")
@@ -428,8 +427,9 @@ class DuplicatePolicy:
 
     def __post_init__(self) -> None:
         for name in ("exact", "perceptual"):
-            if getattr(self, name) not in ACTIONS:
-                raise UsageError(f"`{name}_duplicates` {getattr(self, name)!r}: expected one of {', '.join(ACTIONS)}")
+            action, known = getattr(self, name), get_args(DuplicateAction)
+            if action not in known:
+                raise UsageError(f"`{name}_duplicates` {action!r}: expected one of {', '.join(known)}")
         if not 0 <= self.max_distance < _HASH_BITS:
             raise UsageError(f"`duplicate_distance` must be 0 to {_HASH_BITS - 1} bits, got {self.max_distance}")
 

@@ -20,7 +20,7 @@ from dataprep.builder.finished import dataset_of, described, samples_by_number, 
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit
 from dataprep.dataset.documents import convert
 from dataprep.dataset.manifest import built_as, source_faults
-from dataprep.dataset.records import Manifest, PlannedSource, SplitManifest
+from dataprep.dataset.records import Manifest, PlannedSource
 from dataprep.errors import FormatError, SourceError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.shard import FETCHED_FORMATS, ShardNames, ShardSchema, built_names, refuse_unfit, schema_with
@@ -183,13 +183,13 @@ def option_faults(manifest: Manifest) -> Iterator[str]:
 
 def sidecars_of(manifest: Manifest, position: int) -> tuple[str, str]:
     """Return the names of a shard's parquet file and of its stats."""
-    names, number = names_of(manifest), shard_number(manifest, manifest.splits[0], position) or 0
-    return names.parquet_file(number), names.stats_file(number)
+    _, parquet, stats = names_of(manifest).files(shard_number(manifest, manifest.splits[0], position) or 0)
+    return parquet, stats
 
 
 def sidecar_names(manifest: Manifest) -> frozenset[str]:
     names, numbers = names_of(manifest), shard_numbers(manifest, manifest.splits[0])
-    return frozenset(name_of(number) for number in numbers for name_of in (names.parquet_file, names.stats_file))
+    return frozenset(name for number in numbers for name in names.files(number)[1:])
 
 
 def names_of(manifest: Manifest) -> ShardNames:
@@ -216,18 +216,13 @@ def facts_of(manifest: Manifest) -> Dataset:
     return laion.UNNAMED if dataset == laion.LAION and manifest.licence == UNSTATED else dataset
 
 
-def tfds_files(
-    dataset: Dataset, format_name: str, options: LaionOptions, split: SplitManifest, changed: Manifest | None = None
-) -> dict[str, bytes]:
-    """Return TFDS's metadata files, name to content; none unless the format is tfrecord.
-
-    Args:
-        changed: Manifest of the dataset, if it may have been changed since it was built.
-    """
-    if format_name != "tfrecord":
+def tfds_files(manifest: Manifest) -> dict[str, bytes]:
+    """Return TFDS's metadata files, name to content; none unless the format is tfrecord."""
+    if manifest.format != "tfrecord":
         return {}
-    samples = [shard["samples"] for shard in split.shards] if changed is None else samples_by_number(changed, split)
-    return metadata_files(dataset, options.schema, {split.name: samples}, {split.name: split.num_bytes})
+    split, schema = manifest.splits[0], laion_options(manifest).schema
+    samples = {split.name: samples_by_number(manifest, split)}
+    return metadata_files(facts_of(manifest), schema, samples, {split.name: split.num_bytes})
 
 
 def metadata_files(

@@ -144,8 +144,7 @@ class WebRecipe(Recipe):
         return plans.sidecar_names(manifest)
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
-        facts, options = plans.facts_of(manifest), plans.laion_options(manifest)
-        return plans.tfds_files(facts, manifest.format, options, manifest.splits[0], manifest)
+        return plans.tfds_files(manifest)
 
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return False: rows keep the order of their table."""
@@ -203,19 +202,11 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
         statuses.update(what.statuses)
         reasons.update(what.reasons)
 
-    merged = merge_split(build, plan.splits[0], 0, publishing, check=_check_rows, seen=seen)
+    merged = merge_split(build, plan.splits[0], publishing, check=_check_rows, seen=seen)
     split = replace(merged, statuses=dict(statuses), reasons=dict(sorted(reasons.items())))
-    written = plans.tfds_files(dataset, plan.options.format, options, split)
-    if written:
-        publishing.wait()
-    for name, data in written.items():
-        _create(storage, name, data, replaces=replaces)
-    metadata = [bytes_entry(name, data) for name, data in written.items()]
-    files = sorted([*metadata, *sidecars], key=lambda entry: str(entry["file"]))
-    manifest = build_manifest(plan, dataset, [split], files)
     stated = {} if plan.options.own is None else {"own": plan.options.document()["own"]}
     manifest = replace(
-        manifest,
+        build_manifest(plan, dataset, [split]),
         options={
             "dataset": LAION.name,
             "format": plan.options.format,
@@ -229,7 +220,14 @@ def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, C
         shuffled=False,
         checked="decode",
     )
-    return manifest, published.check
+    written = plans.tfds_files(manifest)
+    if written:
+        publishing.wait()
+    for name, data in written.items():
+        _create(storage, name, data, replaces=replaces)
+        sidecars.append(bytes_entry(name, data))
+    files = sorted(sidecars, key=lambda entry: entry["file"])
+    return replace(manifest, files=tuple(files)), published.check
 
 
 def nothing_came(url: str, split: SplitManifest) -> BuildError:
@@ -290,9 +288,7 @@ def _fetcher(job: BuildJob) -> ShardFetcher:
         return _made_fetcher(job)
 
 
-@lru_cache(maxsize=1)
-def _made_fetcher(job: FetchJob) -> ShardFetcher:
-    return ShardFetcher(job)
+_made_fetcher = lru_cache(maxsize=1)(ShardFetcher)
 
 
 def _mark_begun(storage: Storage, root: str) -> None:

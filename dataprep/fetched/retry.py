@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from msgspec import Meta
 
@@ -122,20 +122,21 @@ def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progr
     finished.refuse_other_change(dataset.storage, RETRY)
     dataset.storage.remove_stale_spools()
     begun = finished.read_change(dataset.storage, RetryPlan)
+    nothing = Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
     is_gone = begun is not None and dataset.storage.stat(rows_file(begun.root)) is None  # it was being removed
     if begun is not None and (is_gone or begun.manifest_sha256 != dataset.sha256):
         if _tidy_up(dataset, begun, progress):
-            return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
+            return nothing
         begun = None
     plan = _begin(dataset, choice) if begun is None else begun
     if begun is not None and begun.first_shard != dataset.num_shards:
         after = f"after {dataset.num_shards:,} shards"
         raise no_plan(dataset.storage, f"its first shard is number {begun.first_shard}, {after}")
     if plan is None:
-        return Retried(manifest=dataset.manifest, rows=0, came=0, shards=0)
-    rows = dataset.options.rows
-    if plan.choice != _document(choice):
-        text = ", ".join(f"{name} {value}" for name, value in plan.choice.items() if value)
+        return nothing
+    if plan.choice != choice:
+        chosen = {"reasons": [*plan.choice.reasons], "everything": plan.choice.everything}
+        text = ", ".join(f"{name} {value}" for name, value in chosen.items() if value)
         progress.log(f"continuing with the options of an interrupted run: {text or 'none'}")
     done = finished_shards(dataset.storage, plan.root)
     progress.shards(plan.shard_rows, done)
@@ -147,7 +148,7 @@ def retry_failed(url: str, choice: Choice, limits: Limits, engine: Engine, progr
             plan.manifest_sha256,
             plan.first_shard,
             plan.first_number,
-            rows,
+            dataset.options.rows,
             limits,
             plan.codecs,
         )
@@ -174,19 +175,12 @@ def check_reasons(choice: Choice, manifest: Manifest) -> None:
         )
 
 
-class ChoiceEntry(TypedDict):
-    """Choice of failed rows in a retry's plan; see `Choice`."""
-
-    reasons: list[str]
-    everything: bool
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPlan(finished.ChangePlan):
     """The plan of a retry, as `_change/plan.json` holds it."""
 
     kind: str = RETRY
-    choice: ChoiceEntry
+    choice: Choice
     shard_rows: Annotated[tuple[Annotated[int, Meta(ge=1)], ...], Meta(min_length=1, max_length=manifests.MAX_SHARDS)]
     first_shard: Count
     first_number: Count
@@ -285,11 +279,6 @@ def _rows(storage: Storage, shards: int, root: str) -> Iterator[pa.Table]:
         yield found[1]
 
 
-def _shifted(names: ShardNames, shift: int) -> ShardNames:
-    """Return the names of new shards by their positions."""
-    return replace(names, shift=shift)
-
-
 def _tidy_up(dataset: FetchedDataset, begun: RetryPlan, progress: RetryProgress) -> bool:
     """Remove an interrupted but finished retry; return whether it had published the existing revision."""
     revision = dataset.manifest.revision
@@ -314,7 +303,7 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
         id=uuid.uuid4().hex,
         revision=dataset.manifest.revision,
         manifest_sha256=dataset.sha256,
-        choice=_document(choice),
+        choice=choice,
         shard_rows=(),
         first_shard=shards,
         first_number=finished.next_number(dataset.manifest, dataset.manifest.splits[0], 0),
@@ -338,14 +327,10 @@ def _begin(dataset: FetchedDataset, choice: Choice) -> RetryPlan | None:
     return plan
 
 
-def _document(choice: Choice) -> ChoiceEntry:
-    return {"reasons": list(choice.reasons), "everything": choice.everything}
-
-
 def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     """Publish the next revision, or remove the new shards if no row became an image."""
     storage, manifest = dataset.storage, dataset.manifest
-    names = _shifted(dataset.names, plan.first_number - plan.first_shard)
+    names = replace(dataset.names, shift=plan.first_number - plan.first_shard)
     places = Places(root=plan.root, names=names, first_shard=plan.first_shard)
     found = enumerate(read_receipts(storage, range(len(plan.shard_rows)), plan.root))
     new = [places.checked(storage, index, pair[0]) for index, pair in found if pair is not None]
@@ -360,13 +345,9 @@ def _finish(dataset: FetchedDataset, plan: RetryPlan) -> Retried:
     return Retried(manifest=manifest, rows=rows, came=came, shards=len(new) if came else 0)
 
 
-@lru_cache(maxsize=1)
-def _retrier(job: RetryJob) -> _Retrier:
-    """Return this process's retrier of a job, which remembers hosts from shard to shard."""
-    return _Retrier(job)
-
-
 class _Retrier:
+    """Makes the new shards of a job; it remembers hosts from shard to shard."""
+
     def __init__(self, job: RetryJob) -> None:
         refuse_other_codecs(job.codecs)
         dataset = open_fetched(job.url)
@@ -374,7 +355,7 @@ class _Retrier:
         if dataset.sha256 != job.manifest_sha256:
             raise ConflictError(finished.changed(self._storage))
         check = partial(finished.refuse_overtaken_change, self._storage, job.root)
-        names = _shifted(dataset.names, job.first_number - job.first_shard)
+        names = replace(dataset.names, shift=job.first_number - job.first_shard)
         places = Places(root=job.root, names=names, first_shard=job.first_shard)
         staged = self._storage.staged(job.root, check)
         self._target = Target(
@@ -415,6 +396,9 @@ class _Retrier:
             if not (isinstance(shard, int) and 0 <= shard < shards and isinstance(row, int)):
                 raise no_plan(self._storage, f"shard {shard} of {shards:,}")
         return pairs
+
+
+_retrier = lru_cache(maxsize=1)(_Retrier)
 
 
 def _grown(split: SplitManifest, new: Sequence[ShardReceipt], index: IndexEntry) -> SplitManifest:

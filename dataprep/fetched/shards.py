@@ -163,13 +163,9 @@ def are_lost(storage: Storage, receipt: ShardReceipt) -> bool:
     """Return whether any file in a receipt is neither in place, with its bytes, nor waiting."""
     attempt = fetched(receipt).attempt
     for info in files_of(receipt):
-        existing = storage.stat(info.name)
-        try:
-            if existing is not None:
-                check_same(storage, info, existing)
+        with suppress(ConflictError):
+            if _is_there(storage, info):
                 continue
-        except ConflictError:
-            pass
         if storage.stat(f"{attempt}/{info.name}") is None:
             return True
     return False
@@ -220,15 +216,21 @@ def recounted(split: SplitManifest, receipts: Iterable[ShardReceipt]) -> SplitMa
     )
 
 
-def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) -> None:
+def _is_there(storage: Storage, info: ObjectInfo) -> bool:
+    """Return whether a file is in place. Raises ConflictError if another object has its name."""
     existing = storage.stat(info.name)
     if existing is not None:
-        try:
-            check_same(storage, info, existing)
+        check_same(storage, info, existing)
+    return existing is not None
+
+
+def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) -> None:
+    try:
+        if _is_there(storage, info):
             return
-        except ConflictError:
-            if not replaces:
-                raise
+    except ConflictError:
+        if not replaces:
+            raise
         _remove_other(storage, info)
     waiting = f"{attempt}/{info.name}"
     try:
@@ -237,11 +239,9 @@ def _put(storage: Storage, attempt: str, info: ObjectInfo, *, replaces: bool) ->
         else:
             copy_object(open_storage(storage.url_of(attempt)), storage, info, lambda num_bytes: None)
     except (StorageError, FileNotFoundError) as error:
-        existing = storage.stat(info.name)  # another process may have been quicker, and removed the waiting files
-        if existing is None:
+        if not _is_there(storage, info):  # another process may have been quicker, and removed the waiting files
             what = f"could not be put in place from {waiting} ({error})"
             raise StorageError(f"{storage.url_of(info.name)}: {what}; run the same command again") from error
-        check_same(storage, info, existing)
 
 
 def _remove_other(storage: Storage, info: ObjectInfo) -> None:
@@ -416,10 +416,10 @@ def fetch_shard(
     except BaseException:
         spool.unlink(missing_ok=True)
         raise
-    storage.publish(spool, file, samples.crc32c)
+    storage.publish(spool, file, samples.digests.crc32c)
     for name, data in _sidecars(target, split_index, made).items():
         storage.create(f"{attempt}/{name}", data)
-    receipt = _receipt(target, index, attempt, (made, samples), web, before)
+    receipt = _receipt(target, index, attempt, (made, samples.digests), web, before)
     # If another build owns the output now, it removes the uploaded files, and they can no longer be published.
     target.check()
     return decide(storage, target.places, receipt, made.index)
@@ -434,7 +434,7 @@ def _receipt(
     target: Target,
     index: int,
     attempt: str,
-    written: tuple[shard_files.MadeShard, WritebackFile | HashingWriter],
+    written: tuple[shard_files.MadeShard, HashingWriter],
     web: WebFetch,
     before: Mapping[str, dict[str, int]] | None = None,
 ) -> ShardReceipt:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dataprep.builder.output import open_build, read_claim
 from dataprep.builder.receipts import finished_shards
-from dataprep.builder.references import shard_plan
+from dataprep.builder.references import references_of, shard_plan
 from dataprep.builder.shard import image_names
 from dataprep.dataset.paths import CARDS
 from dataprep.formats import FORMATS
@@ -180,8 +180,7 @@ def _shards_in_flight(output: Path) -> int:
     for index in range(plan.num_shards):
         shard, (split, _) = shard_plan(build, index), plan.locate(index)
         if shard_format.one_file_per_image:  # with the split and the folder: both have files of the same name
-            columns = zip(*((ref.key, ref.label) for ref in shard.refs), strict=True)
-            names = [f"/{name}" for name in image_names(plan, split, *columns)]
+            names = [f"/{name}" for name in image_names(plan, split, references_of(build, index))]
         else:
             named = shard_format.shard_file(plan.options.name, split.name, shard.split_index, len(split.shard_samples))
             names = [Path(named).name]

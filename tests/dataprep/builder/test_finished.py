@@ -15,6 +15,7 @@ from dataprep.builder.finished import (
 )
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
+from dataprep.formats.tfds import OWN_NAMES
 from dataprep.sources import BUILT
 from dataprep.storage import open_storage
 from tests.support.finished import DATASETS
@@ -34,7 +35,7 @@ def test_names_are_those_of_all_files(finished, name):
 def test_metadata_are_what_the_build_wrote(finished, name):
     storage = open_storage(str(finished(name)))
     manifest = readable_manifest(storage)
-    files = metadata_of(manifest.format, BUILT[manifest.name], manifest.classes, manifest.splits)
+    files = metadata_of(manifest, BUILT[manifest.name], OWN_NAMES)
     assert {entry["file"] for entry in manifest.files} == set(files)
     assert all(storage.read(file) == data for file, data in files.items())
 

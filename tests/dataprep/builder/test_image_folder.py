@@ -2,6 +2,8 @@
 
 from hashlib import sha256
 
+import pyarrow as pa
+
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.output import claim_place, open_build
@@ -15,10 +17,8 @@ from tests.support.plans import planned, small_plan
 
 def test_names_are_class_and_key():
     plan = small_plan(fmt="imagefolder")
-    assert list(image_names(plan, plan.splits[0], ["a", "b/c"], [1, 0])) == [
-        "val/n01443537/a.JPEG",
-        "val/n01440764/c.JPEG",
-    ]
+    rows = pa.table({"key": ["a", "b/c"], "label": [1, 0]})
+    assert [*image_names(plan, plan.splits[0], rows)] == ["val/n01443537/a.JPEG", "val/n01440764/c.JPEG"]
 
 
 def test_formats_with_a_file_per_shard_have_no_images_to_place(storage_url):

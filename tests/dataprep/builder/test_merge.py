@@ -32,7 +32,7 @@ def put(build, index: int, keys: list[str], *events: Event, **more) -> None:
 def merge(build, check=lambda index, receipt, rows: (rows.num_rows + len(receipt.events), True), seen=None):
     with PublishingRows(build.storage) as publishing:
         seen = seen or (lambda receipt, rows: None)
-        return merge_split(build, build.plan.splits[0], 0, publishing, check=check, seen=seen)
+        return merge_split(build, build.plan.splits[0], publishing, check=check, seen=seen)
 
 
 def test_receipts_become_a_split(build):
@@ -44,7 +44,7 @@ def test_receipts_become_a_split(build):
     assert (split.samples, split.num_bytes, split.class_counts) == (2, 200, (1, 1))
     assert (split.rejected, split.repaired) == ({"truncated": 1}, {})
     assert open_index_file(build.storage, "index/val.parquet").group_rows == [2, 0]
-    manifest = build_manifest(build.plan, DATASETS["imagenet"], [split], [])
+    manifest = build_manifest(build.plan, DATASETS["imagenet"], [split])
     assert (manifest.name, manifest.plan_hash, manifest.splits) == ("imagenet", build.plan.plan_hash, (split,))
     with pytest.raises(BuildError, match=r"val: 1 of 3 images were rejected, allowed are 0 .*: s1-0 \(truncated\)"):
         refuse_rejections(build, 0.0, [split])

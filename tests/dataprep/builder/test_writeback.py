@@ -24,9 +24,9 @@ def test_written_bytes_are_stored_and_digested(tmp_path, monkeypatch, sync_bytes
     assert lengths == sorted(lengths)
     assert lengths[-1] == len(data)
     assert path.read_bytes() == data
-    assert file.num_bytes == len(data)
-    assert file.sha256 == hashlib.sha256(data).hexdigest()
-    assert file.crc32c == crc32c_text(crc32c_of(data))
+    assert file.digests.num_bytes == len(data)
+    assert file.digests.sha256 == hashlib.sha256(data).hexdigest()
+    assert file.digests.crc32c == crc32c_text(crc32c_of(data))
 
 
 def test_crc32c_is_formatted_as_cloud_storage_does():

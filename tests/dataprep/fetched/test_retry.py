@@ -21,15 +21,7 @@ from dataprep.dataset.records import Change
 from dataprep.errors import ConflictError, FormatError, UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.fetched.existing import MAY_PASS, Choice, open_fetched
-from dataprep.fetched.retry import (
-    HTTP_CODE,
-    RetryPlan,
-    _retrier,
-    check_reasons,
-    retry_shard,
-    rows_file,
-    rows_schema,
-)
+from dataprep.fetched.retry import HTTP_CODE, RetryPlan, _retrier, check_reasons, retry_shard, rows_file, rows_schema
 from dataprep.fetched.shard import built_names
 from dataprep.storage import open_storage
 from dataprep.storage.parquet import open_parquet
@@ -362,7 +354,7 @@ PLAN = RetryPlan(
     id="a" * 32,
     revision=1,
     manifest_sha256="0" * 64,
-    choice={"reasons": ["timeout"], "everything": False},
+    choice=Choice(reasons=("timeout",)),
     shard_rows=(3, 1),
     first_shard=4,
     first_number=4,
