@@ -56,31 +56,12 @@ from dataprep.storage.checksums import crc32c_of
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffle:
-    """The random order of a split's samples, one for each stored pass."""
-
-    seed: int
-    split: str
-    permutes: bool = True
-    """Whether samples are shuffled; otherwise they keep their order."""
-
-    def tables(self, rows: SpilledTable, pass_index: int) -> Iterator[pa.Table]:
-        """Yield rows, one for each sample, in the order of a pass."""
-        if not self.permutes:
-            return map(_table, rows.batches())
-        return in_order_of_words(rows, partial(self._words, pass_index))
-
-    def _words(self, pass_index: int, first: int, batch: pa.RecordBatch) -> NDArray[np.uint64]:
-        purpose = f"build/{self.split}"
-        return philox_words(batch.num_rows, seed=self.seed, purpose=purpose, pass_index=pass_index, start=first)
-
-
-@dataclass(frozen=True, slots=True)
 class OrderedSplit:
     """The references of a split, and their order in its shards."""
 
     refs: SpilledReferences
-    shuffle: Shuffle
+    tables: Callable[[SpilledTable, int], Iterator[pa.Table]]
+    """Function that yields rows, one for each sample, in the order of a stored pass."""
     shard_samples: tuple[int, ...]
     """Samples of each shard, one stored pass after the other."""
     passes: int
@@ -102,7 +83,7 @@ class OrderedSplit:
         shards_a_pass = len(self.shard_samples) // self.passes
         for pass_index in range(self.passes):
             due = self.shard_samples[pass_index * shards_a_pass : (pass_index + 1) * shards_a_pass]
-            for table in _regrouped(self.shuffle.tables(rows, pass_index), rows.schema, due):
+            for table in _regrouped(self.tables(rows, pass_index), rows.schema, due):
                 named = _with_file_names(table, self.suffix) if self.suffix else table
                 yield _planned(named, pass_index if self.passes > 1 else None, schema)
 
@@ -124,14 +105,23 @@ def order_split(
     shards = options.shards_of(total)
     if options.num_shards is not None and shards > max(1, count):
         raise UsageError(f"`num_shards` {shards}: split {split} has only {count:,} samples; ask for fewer shards")
-    shuffle = Shuffle(options.seed, split, permutes=options.converted is None or options.converted.shuffle)
+
+    def words(pass_index: int, first: int, batch: pa.RecordBatch) -> NDArray[np.uint64]:
+        purpose = f"build/{split}"
+        return philox_words(batch.num_rows, seed=options.seed, purpose=purpose, pass_index=pass_index, start=first)
+
+    def tables(rows: SpilledTable, pass_index: int) -> Iterator[pa.Table]:
+        if options.converted is not None and not options.converted.shuffle:
+            return (pa.Table.from_batches([batch]) for batch in rows.batches())
+        return in_order_of_words(rows, partial(words, pass_index))
+
     shard_samples: list[int] = []
     for pass_index in range(passes):
-        chunks = _numbers(shuffle.tables(sizes, pass_index))
+        chunks = _numbers(tables(sizes, pass_index))
         bounds = cut(chunks, min(shards, max(1, count)), count=count, total_bytes=total)
         shard_samples.extend(stop - start for start, stop in pairwise(bounds))
     suffix = image_suffix(options.dataset) if options.tfds.name else ""
-    return OrderedSplit(refs, shuffle, tuple(shard_samples), passes, total, annotated or bool(suffix), suffix)
+    return OrderedSplit(refs, tables, tuple(shard_samples), passes, total, annotated or bool(suffix), suffix)
 
 
 def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, total_bytes: int) -> list[int]:
@@ -151,10 +141,6 @@ def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, tota
         bounds.extend(samples_before + int(position) for position in found[found < len(chunk)])
         samples_before, bytes_before = samples_before + len(chunk), bytes_before + int(chunk.sum())
     return [*bounds, *[count] * (shards + 1 - len(bounds))]
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
 
 
 def _sizes(refs: SpilledReferences) -> SpilledTable:
@@ -284,10 +270,8 @@ class ArchiveRecipe(Recipe):
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[records.Manifest, Callable[[], None]]:
         storage, plan = build.storage, build.plan
-        split_names = (split.name for split in plan.splits)
-        annotations = shard.annotation_files(plan.options.format, plan.features, split_names)
         same = shard.SameOriginals(self._source(request), plan)
-        published, noticed = merge.Published(build, [*planned_metadata(plan), *annotations]), merge.BuildNotes(build)
+        published, noticed = merge.Published(build, _described_files(plan)), merge.BuildNotes(build)
 
         def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
             published.expect(receipt.index, shard.files_of(build, receipt, rows))
@@ -316,12 +300,26 @@ class ArchiveRecipe(Recipe):
         return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
 
     def source_traffic(self, plan: Plan) -> Traffic:
-        return archives_traffic(plan)
+        """Return the traffic between a build and its originals: archives are streamed once to list them, then every
+        image is read. Parquet files with images are only streamed."""
+        archives = {
+            str(source["name"]): int(source["bytes"])
+            for split in plan.splits
+            for source in split.sources
+            if str(source["name"]).endswith(_ARCHIVES) or "sha256" in source
+        }
+        _, unpacked, unpacked_bytes = _unpacked(plan)
+        samples = sum(sum(split.shard_samples) for split in plan.splits) - unpacked
+        images = sum(split.source_bytes * split.repeat_stored for split in plan.splits) - unpacked_bytes
+        walked = sum(-(-num_bytes // BLOCK_BYTES) for num_bytes in archives.values())
+        looks = sum(_GETS_AN_ARCHIVE for name in archives if name.endswith(_ARCHIVES))
+        looks += sum(_GETS_A_ZIP for name in archives if name.endswith(".zip"))
+        listed = 0 if archives else samples // PAGE_OBJECTS + 1
+        return Traffic(listed, samples + walked + looks, images + sum(archives.values()))
 
     def planned_files(self, storage: Storage, claim: Claim) -> Iterator[str]:
         plan = claim.plan
-        yield from planned_metadata(plan)
-        yield from shard.annotation_files(plan.options.format, plan.features, (split.name for split in plan.splits))
+        yield from _described_files(plan)
         for split in plan.splits:
             if FORMATS[plan.options.format].one_file_per_image:
                 tables = references.read_references(storage, claim, plan.shards_of(split.name))
@@ -345,9 +343,6 @@ class ArchiveRecipe(Recipe):
         """Return the metadata files that the format writes for the manifest's counts."""
         dataset = replace(dataset_of(manifest), licence=manifest.licence)
         return metadata_of(manifest, dataset, tfds_names(manifest))
-
-    def is_shuffled(self, manifest: records.Manifest) -> bool:
-        return True
 
     def shape_faults(self, manifest: records.Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
@@ -376,6 +371,12 @@ class ArchiveRecipe(Recipe):
             yield f"options.repeat is {quoted(manifest.options.get('repeat'))}, expected virtual or physical"
         if manifest.checked not in ("decode", "header", "none"):
             yield f"checked {quoted(manifest.checked)}, expected decode, header or none"
+
+
+def _described_files(plan: Plan) -> list[str]:
+    """Return the names of the format's own metadata files and of the annotations of an image folder."""
+    splits = (split.name for split in plan.splits)
+    return [*planned_metadata(plan), *shard.annotation_files(plan.options.format, plan.features, splits)]
 
 
 def _configured(options: BuildOptions) -> Dataset:
@@ -501,9 +502,6 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
             )
 
 
-_NOT_CONVERTED = "a request to build original files, expected one to convert a dataset: use dataprep convert"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConversionRequest(BuildRequest):
     """A conversion of a finished dataset; `source_url` is the place of the shards."""
@@ -520,7 +518,7 @@ class ConversionRecipe(ArchiveRecipe):
     def _dataset(self, request: BuildRequest) -> Dataset:
         from dataprep.sources import existing as sources  # not needed to build originals
 
-        options, wanted, asked = request.options, _conversion_of(request), _as_conversion(request)
+        options, (asked, wanted) = request.options, _conversion_of(request)
         url, name = address(asked.index_url)
         index = open_storage(url)
         manifest = readable_manifest(index)
@@ -553,19 +551,22 @@ class ConversionRecipe(ArchiveRecipe):
         return plan, orders
 
     def _source(self, request: BuildRequest) -> Storage:
-        return LINKS[_as_conversion(request).links](request.source_url)
+        return LINKS[_conversion_of(request)[0].links](request.source_url)
 
     def job(self, request: BuildRequest, root: str, shards: int) -> BuildJob:
-        links = _as_conversion(request).links
+        links = _conversion_of(request)[0].links
         return BuildJob(request.output_url, request.source_url, root, recipe="converted", links=links)
 
     def assemble(
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[records.Manifest, Callable[[], None]]:
         manifest, check = super().assemble(build, request, publishing, log)
-        url, name = address(_as_conversion(request).index_url)
-        source = named_source(open_storage(url)) + (f"@{name}" if name else "")
-        return replace(manifest, shuffled=_conversion_of(request).is_shuffled, converted_from=source), check
+        asked, wanted = _conversion_of(request)
+        url, name = address(asked.index_url)
+        index = open_storage(url)
+        # On disk the source is named by its folder alone: the manifest has no path of this machine.
+        source = (index.url.rpartition("/")[2] if index.is_local else index.url) + (f"@{name}" if name else "")
+        return replace(manifest, shuffled=wanted.is_shuffled, converted_from=source), check
 
     def is_shuffled(self, manifest: records.Manifest) -> bool:
         converted = manifest.options.get("converted")
@@ -575,22 +576,10 @@ class ConversionRecipe(ArchiveRecipe):
 CONVERSIONS = ConversionRecipe()
 
 
-def named_source(index: Storage) -> str:
-    """Return the source's name for the manifest: its URL, or on disk the name of its folder."""
-    return index.url.rpartition("/")[2] if index.is_local else index.url
-
-
-def _as_conversion(request: BuildRequest) -> ConversionRequest:
-    if not isinstance(request, ConversionRequest):
-        raise UsageError(_NOT_CONVERTED)
-    return request
-
-
-def _conversion_of(request: BuildRequest) -> Conversion:
-    converted = request.options.converted
-    if converted is None:
-        raise UsageError(_NOT_CONVERTED)
-    return converted
+def _conversion_of(request: BuildRequest) -> tuple[ConversionRequest, Conversion]:
+    if not isinstance(request, ConversionRequest) or request.options.converted is None:
+        raise UsageError("a request to build original files, expected one to convert a dataset: use dataprep convert")
+    return request, request.options.converted
 
 
 # Requests to buckets
@@ -647,25 +636,6 @@ def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
     plan_gets += processes * (_GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
     gets = _GETS_A_SHARD * shards + checks + plan_gets + _GETS
     return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
-
-
-def archives_traffic(plan: Plan) -> Traffic:
-    """Return the traffic between a build and its originals: archives are streamed once to list them, then every image
-    is read. Parquet files with images are only streamed."""
-    archives = {
-        str(source["name"]): int(source["bytes"])
-        for split in plan.splits
-        for source in split.sources
-        if str(source["name"]).endswith(_ARCHIVES) or "sha256" in source
-    }
-    _, unpacked, unpacked_bytes = _unpacked(plan)
-    samples = sum(sum(split.shard_samples) for split in plan.splits) - unpacked
-    images = sum(split.source_bytes * split.repeat_stored for split in plan.splits) - unpacked_bytes
-    walked = sum(-(-num_bytes // BLOCK_BYTES) for num_bytes in archives.values())
-    looks = sum(_GETS_AN_ARCHIVE for name in archives if name.endswith(_ARCHIVES))
-    looks += sum(_GETS_A_ZIP for name in archives if name.endswith(".zip"))
-    listed = 0 if archives else samples // PAGE_OBJECTS + 1
-    return Traffic(listed, samples + walked + looks, images + sum(archives.values()))
 
 
 def _unpacked(plan: Plan) -> tuple[int, int, int]:

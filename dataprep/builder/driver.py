@@ -111,12 +111,8 @@ def _sizes(storage: Storage, names: Collection[str], *, single: bool) -> Mapping
 
 
 def _damaged_images(storage: Storage, manifest: Manifest, split: SplitManifest, others: set[str]) -> Iterator[str]:
-    """Yield the clauses for one split of an image folder; its index is read only if the number or bytes of files
-    differ.
-
-    Args:
-        others: Names of files that are not images.
-    """
+    """Yield the clauses for one split of an image folder; its index is read only if number or bytes of its files, all
+    but the `others`, differ."""
     root = f"{image_root(manifest, split)}/"
     sizes = [info.num_bytes for info in storage.list(root) if info.name not in others]
     if (len(sizes), sum(sizes)) != (split.samples, split.num_bytes):
@@ -440,8 +436,7 @@ def _build_missing(
 ) -> tuple[int, int]:
     """Build the shards not in `done`; return the numbers of missing shards and of shards that this run built.
 
-    Args:
-        joins: Another process may be building from the first missing shard on; begin in the middle.
+    With `joins` begin in the middle, because another process may be building from the first missing shard on.
     """
     plan, built = build.plan, 0
     progress.planned(plan, done)
@@ -466,11 +461,8 @@ def _build_missing(
 def _rejection_line(
     build: outputs.OpenBuild, request: BuildRequest, receipt: ShardReceipt, rejected: Counter[str]
 ) -> str | None:
-    """Return a warning when a split's rejected images exceed the number that the request allows; else None.
-
-    Args:
-        rejected: Number of rejected images of each split so far; the receipt's are added.
-    """
+    """Return a warning when a split's rejected images exceed the number that the request allows; else None. The
+    receipt's are added to the number of each split in `rejected`."""
     events = [event for event in receipt.events if event.kind == "rejected"]
     split, _ = build.plan.locate(receipt.index)
     allowed, before = request.max_reject_ratio * sum(split.shard_samples), rejected[split.name]

@@ -252,14 +252,13 @@ class Keeping:
     def keep(self, name: str, enumeration: Enumeration, *, afresh: bool) -> None:
         """Store a list under a name; `afresh` first removes the existing one."""
         storage = self.storage
-        if storage is None:
-            return
-        if storage.is_local:
-            if self.is_allowed():
-                self._put(storage, name, spool_enumeration(storage, name, enumeration), afresh=afresh)
+        if storage is None or (storage.is_local and not self.is_allowed()):
             return
         spooled = spool_enumeration(storage, name, enumeration)
-        self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
+        if storage.is_local:
+            self._put(storage, name, spooled, afresh=afresh)
+        else:
+            self._under_way.append(self._threads.submit(self._put_if_allowed, storage, name, spooled, afresh=afresh))
 
     def note(self, name: str, data: bytes) -> None:
         """Store a few bytes after all lists are stored; an existing file stays."""

@@ -124,11 +124,8 @@ def _feature_faults(manifest: Manifest, dataset: base.Dataset) -> Iterator[str]:
 
 
 def _with_annotations(dataset: base.Dataset, manifest: Manifest) -> base.Dataset:
-    """Return coco with the annotations that its manifest names; other datasets unchanged.
-
-    Raises:
-        FormatError, UsageError: They are not kinds of annotations.
-    """
+    """Return coco with the annotations that its manifest names; other datasets unchanged. Raises FormatError or
+    UsageError if they are not kinds of annotations."""
     found = manifest.options.get("annotations")
     if found is None:
         return dataset

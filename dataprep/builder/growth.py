@@ -190,11 +190,8 @@ def _new_references(
     refs: SpilledReferences,
     options: BuildOptions,
 ) -> tuple[SpilledReferences, int]:
-    """Return the references whose keys a split has never had, and how many of the others were removed from it.
-
-    Raises:
-        SourceError: An original has another size or checksum than the sample of its key.
-    """
+    """Return the references whose keys a split has never had, and how many of the others were removed from it. Raises
+    SourceError if an original has another size or checksum than the sample of its key."""
     is_copied = options.images.short_side is None and not options.images.apply_exif
     is_copied &= options.images.jpeg == "untouched"
     events = {event.key.lower() for event in read_events(storage, split.events["file"])}

@@ -205,9 +205,9 @@ class Recipe(ShardMaker):
         """Return the dataset's own metadata files, name to content, as its manifest implies them. Raises FormatError if
         a class name of the manifest cannot be written to such files."""
 
-    @abstractmethod
     def is_shuffled(self, manifest: Manifest) -> bool:
         """Return whether a build with the manifest's options puts samples into random order."""
+        return True
 
     @abstractmethod
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:

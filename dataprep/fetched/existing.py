@@ -186,12 +186,8 @@ def rejected_rows(dataset: FetchedDataset, shards: int | None = None) -> Iterato
 def _newest(
     dataset: FetchedDataset, shards: range, takes: Callable[[str, str], bool], names: Sequence[str] = _COLUMNS
 ) -> Iterator[tuple[Place, tuple[str, ...]]]:
-    """Yield rows whose newest status is not success, each with its place and the values of some columns.
-
-    Args:
-        takes: Function of status and reason that chooses rows.
-        names: The columns, beginning with _COLUMNS.
-    """
+    """Yield rows whose newest status is not success and that a function of status and reason takes, each with its place
+    and its values of the columns `names`, which begin with _COLUMNS."""
     newer = _Newer(dataset.key_digits, dataset.storage.url)
     retries = _see_retries(dataset, newer)
     for place, table in zip(shards, _tables(dataset, shards, names), strict=True):

@@ -1,7 +1,7 @@
 """The request and the plan of a build from tables of URLs (a shard for each range of rows), and the part of a manifest
 that only datasets of fetched images have, with their TFDS files.
 
-The functions of a manifest are pure; if `option_faults` yields nothing, its options can be read. `dataset_info.json`
+The functions of a manifest are pure; if `shape_faults` yields nothing, its options can be read. `dataset_info.json`
 and `features.json` for TFRecord shards are made from counts, without a pass over the data. They have the features that
 CLIPA's reader expects: `jpg`, `txt`, and one for each column.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
 
-from dataprep.builder.finished import dataset_of, described, samples_by_number, shard_number, shard_numbers
+from dataprep.builder.finished import dataset_of, described, samples_by_number, shard_number
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit
 from dataprep.dataset.documents import convert
 from dataprep.dataset.manifest import built_as, source_faults
@@ -157,8 +157,8 @@ def laion_options(manifest: Manifest) -> LaionOptions:
     return convert(document, LaionOptions, where="manifest", at=at, advice="build it again")
 
 
-def option_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield faults that make sources, options or counts unreadable."""
+def shape_faults(manifest: Manifest) -> Iterator[str]:
+    """Yield faults that make sources, options or counts unreadable; see `Recipe.shape_faults`."""
     yield from source_faults(manifest, _TABLE_FIELDS)
     if manifest.format not in FETCHED_FORMATS:
         yield f"format {quoted(manifest.format)}, expected {' or '.join(FETCHED_FORMATS)}"
@@ -187,42 +187,23 @@ def sidecars_of(manifest: Manifest, position: int) -> tuple[str, str]:
     return parquet, stats
 
 
-def sidecar_names(manifest: Manifest) -> frozenset[str]:
-    names, numbers = names_of(manifest), shard_numbers(manifest, manifest.splits[0])
-    return frozenset(name for number in numbers for name in names.files(number)[1:])
-
-
 def names_of(manifest: Manifest) -> ShardNames:
     return built_names(manifest.name, manifest.format, laion.SPLIT, laion_options(manifest).shard_digits)
-
-
-def sidecar_faults(manifest: Manifest) -> Iterator[str]:
-    """Yield a line for unlisted sidecars, and one for files that are not sorted by name."""
-    listed = [entry["file"] for entry in manifest.files]
-    missing = sorted(sidecar_names(manifest) - set(listed))
-    if missing:
-        yield f"files: {len(missing):,} are not listed, the first is {missing[0]}"
-    if listed != sorted(set(listed)):
-        yield "files are not sorted by name, or one occurs twice"
 
 
 FILEPATH_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_INDEX}"
 """Names of shards contain only their number, so that shards can be added to a finished dataset."""
 
 
-def facts_of(manifest: Manifest) -> Dataset:
-    """Return the facts about a finished dataset for its TFDS files."""
-    dataset = dataset_of(manifest)
-    return laion.UNNAMED if dataset == laion.LAION and manifest.licence == UNSTATED else dataset
-
-
 def tfds_files(manifest: Manifest) -> dict[str, bytes]:
     """Return TFDS's metadata files, name to content; none unless the format is tfrecord."""
     if manifest.format != "tfrecord":
         return {}
-    split, schema = manifest.splits[0], laion_options(manifest).schema
-    samples = {split.name: samples_by_number(manifest, split)}
-    return metadata_files(facts_of(manifest), schema, samples, {split.name: split.num_bytes})
+    dataset, split = dataset_of(manifest), manifest.splits[0]
+    if dataset == laion.LAION and manifest.licence == UNSTATED:
+        dataset = laion.UNNAMED
+    samples, schema = {split.name: samples_by_number(manifest, split)}, laion_options(manifest).schema
+    return metadata_files(dataset, schema, samples, {split.name: split.num_bytes})
 
 
 def metadata_files(

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import count
 
 from dataprep.arrays import pa
-from dataprep.builder.finished import planned_metadata
+from dataprep.builder.finished import planned_metadata, shard_numbers
 from dataprep.builder.merge import Published, build_manifest, merge_split
 from dataprep.builder.output import Claim, OpenBuild, is_over_remains, remove_unfinished
 from dataprep.builder.plan import BuildRequest, Plan, Progress
@@ -141,7 +141,8 @@ class WebRecipe(Recipe):
         return plans.names_of(manifest).samples_file(number)
 
     def sidecar_files(self, manifest: Manifest) -> frozenset[str]:
-        return plans.sidecar_names(manifest)
+        names, numbers = plans.names_of(manifest), shard_numbers(manifest, manifest.splits[0])
+        return frozenset(name for number in numbers for name in names.files(number)[1:])
 
     def metadata_files(self, manifest: Manifest) -> dict[str, bytes]:
         return plans.tfds_files(manifest)
@@ -151,25 +152,24 @@ class WebRecipe(Recipe):
         return False
 
     def shape_faults(self, manifest: Manifest) -> Iterator[str]:
-        return plans.option_faults(manifest)
+        return plans.shape_faults(manifest)
 
     def layout_faults(self, manifest: Manifest) -> Iterator[str]:
         """Yield a line for unlisted sidecars, and one for files that are not sorted by name."""
-        return plans.sidecar_faults(manifest)
+        listed = [entry["file"] for entry in manifest.files]
+        missing = sorted(self.sidecar_files(manifest) - set(listed))
+        if missing:
+            yield f"files: {len(missing):,} are not listed, the first is {missing[0]}"
+        if listed != sorted(set(listed)):
+            yield "files are not sorted by name, or one occurs twice"
 
 
 WEB = WebRecipe()
 
 
 def _finished(build: OpenBuild, publishing: PublishingRows) -> tuple[Manifest, Callable[[], None]]:
-    """Put waiting files in place, and write everything except the manifest. Return the manifest, and a function that
-    compares the files in place with the receipts.
-
-    Raises:
-        BuildError: A receipt is missing.
-        FormatError: A receipt names files of another shard.
-        OvertakenError: Another build owns the output now.
-    """
+    """Put waiting files in place, and write everything except the manifest; see `Recipe.assemble`. Raises FormatError
+    if a receipt names files of another shard."""
     build.check()
     storage, plan = build.storage, build.plan
     tables, options = plans.laion_of(plan)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from dataprep.builder.archives import archives_traffic, output_traffic
+from dataprep.builder.archives import output_traffic
 from dataprep.builder.driver import run_build
 from dataprep.builder.finished import dataset_names, readable_manifest
 from dataprep.builder.growth import ARCHIVES
@@ -130,11 +130,11 @@ def plan_of(num_shards: int, *, source: str = "images.tar", fmt: str = "webdatas
 
 
 def test_a_tar_is_streamed_once_and_every_image_read():
-    found = archives_traffic(plan_of(4))
+    found = ARCHIVES.source_traffic(plan_of(4))
     assert (found.gets, found.num_bytes) == (400 + 25 + 2, 200 * 2**20)
-    of_zip = archives_traffic(plan_of(4, source="images.zip"))
+    of_zip = ARCHIVES.source_traffic(plan_of(4, source="images.zip"))
     assert of_zip.gets - found.gets == 2  # its directory
-    folder = archives_traffic(plan_of(4, source="train"))
+    folder = ARCHIVES.source_traffic(plan_of(4, source="train"))
     assert (folder.inserts, folder.gets, folder.num_bytes) == (1, 400, 100 * 2**20)
 
 
@@ -178,7 +178,7 @@ def test_a_parquet_file_with_images_is_streamed_once_and_its_images_are_read_fro
     plain = plan_of(4, source="train.parquet")
     table = {"name": "train.parquet", "bytes": 100 * 2**20, "sha256": "0" * 64}
     unpacked = replace(plain, splits=(replace(plain.splits[0], sources=(table,)),))
-    source = archives_traffic(unpacked)
+    source = ARCHIVES.source_traffic(unpacked)
     assert (source.inserts, source.gets, source.num_bytes) == (0, 25, 100 * 2**20)
     ours, others = (output_traffic(plan, metadata_files=0, workers=2) for plan in (unpacked, plain))
     assert (ours.inserts - others.inserts, ours.gets - others.gets) == (1, 400)
