@@ -1,4 +1,4 @@
-"""What differs between plans, in the words of a command line."""
+"""Plans, their digests, and what differs between two of them, in the words of a command line."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
@@ -11,8 +11,11 @@ from dataprep.builder.plan import (
     SHOWN,
     WORDS,
     BuildOptions,
+    FileDigest,
     Plan,
     PlannedSplit,
+    digest_of,
+    fault_of,
     field_of,
     physical_key,
     plan_differences,
@@ -27,6 +30,8 @@ from dataprep.errors import UsageError
 from dataprep.fetched.collect import RowOptions
 from dataprep.formats.tfds import TfdsNames
 from dataprep.sources.base import Conversion, OwnData
+from dataprep.storage.checksums import HashingWriter
+from tests.support.damage import flipped
 from tests.support.plans import small_plan
 
 OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))
@@ -214,3 +219,28 @@ def test_of_many_differences_the_first_are_named():
     sentence = plan_differences(with_split(small_plan(), sources=sources), small_plan())
     assert sentence.count(" is only here") == SHOWN
     assert sentence.endswith("; and 4 more differences")
+
+
+DATA = bytes(range(200)) * 3
+
+
+@pytest.fixture
+def digest():
+    written = HashingWriter(None)
+    written.write(DATA)
+    return digest_of(written)
+
+
+def test_a_file_is_compared_with_its_digest(storage, digest):
+    with pytest.raises(FileNotFoundError):
+        fault_of(storage, "x", digest)
+    storage.create("x", DATA)
+    assert fault_of(storage, "x", digest) is None
+    assert FileDigest(**digest.document()) == digest
+
+
+def test_the_fault_says_what_was_found_and_expected(storage, digest):
+    storage.create("short", DATA[:-1])
+    assert fault_of(storage, "short", digest) == "599 bytes, expected 600"
+    storage.create("flipped", flipped(DATA, 4799))
+    assert fault_of(storage, "flipped", digest) == "CRC32C 064952f1, expected 84bf6989"

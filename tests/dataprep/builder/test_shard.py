@@ -1,23 +1,44 @@
+"""Shards: originals come in order and whole, are written and published once, and described by their receipts."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import dataprep.builder.shard
 from dataprep.builder.driver import run_build
-from dataprep.builder.output import open_build
+from dataprep.builder.images import ImagePolicy
+from dataprep.builder.output import claim_place, open_build
 from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.receipts import read_receipt
 from dataprep.builder.recipe import begin_shard, build_shard
 from dataprep.builder.references import shard_plan
-from dataprep.errors import StorageError
+from dataprep.builder.shard import WritebackFile, annotation_files, image_names, place_images, read_refs
+from dataprep.dataset.features import Feature
+from dataprep.dataset.manifest import read_manifest
+from dataprep.dataset.records import MISSING, Enumeration, SampleRef
+from dataprep.errors import FormatError, SourceError, StorageError
+from dataprep.formats.imagefolder import annotations_of, metadata_line
+from dataprep.sources.base import pinned
 from dataprep.storage import open_storage
+from dataprep.storage.checksums import crc32c_of, crc32c_text
 from dataprep.storage.gcs import StagedGCS
 from dataprep.storage.local import LocalStorage
+from tests.support.build_here import Quiet, in_this_process, request, whole
 from tests.support.builds import digests
 from tests.support.crashes import receipts_of
+from tests.support.gcs_emulator import GCSEmulator
+from tests.support.own_data import annotated, annotated_rows, build_own, stored_values
+from tests.support.plans import planned, small_plan
 from tests.support.waiting import LONGEST_S, wait_for
 
 
@@ -214,3 +235,251 @@ def test_a_shard_is_built_once_and_described_by_its_receipt(originals, tmp_path)
     shards = [shard for split in result.manifest.splits for shard in split.shards]
     assert [shard["sha256"] for shard in shards] == [seen[index].sha256 for index in range(6)]
     assert not (tmp_path / "out" / "_build").exists()
+
+
+FEATURES = {"caption": Feature("text")}
+
+
+def test_only_an_image_folder_with_features_has_files():
+    assert annotation_files("imagefolder", FEATURES, ["train", "val"]) == ["train/metadata.jsonl", "val/metadata.jsonl"]
+    assert annotation_files("imagefolder", {}, ["train"]) == annotation_files("webdataset", FEATURES, ["train"]) == []
+
+
+def test_every_image_has_its_line(tmp_path, bucket_url):
+    source = annotated(tmp_path / "source")
+    expected = {}
+    for row in annotated_rows():
+        folder, _, name = row["file_name"].rpartition("/")
+        expected[f"{folder or 'images'}/{name}"] = stored_values(row)
+    written = []
+    for output in (tmp_path / "out", f"{bucket_url}/out"):
+        build_own(source, output, "imagefolder")
+        storage = open_storage(str(output))
+        lines = storage.read("train/metadata.jsonl").splitlines()
+        documents = {document.pop("file_name"): document for document in map(json.loads, lines)}
+        assert documents == expected
+        assert all(storage.stat(f"train/{file}") for file in documents)
+        (entry,) = read_manifest(storage).files
+        assert (entry["file"], entry["bytes"]) == ("train/metadata.jsonl", sum(len(line) + 1 for line in lines))
+        written.append(lines)
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("line", [b"", b"{}\n", b"[]\n", b"x\n", b'{"caption":"a","file_name":7}\n', b"[" * 100_000])
+def test_other_lines_are_refused(line):
+    with pytest.raises(FormatError):
+        annotations_of(line, FEATURES)
+
+
+def test_lines_come_back():
+    for class_name in ("cats", ""):
+        line = metadata_line("cats/1.jpg", b'{"caption":"a"}', class_name)
+        assert annotations_of(line, FEATURES) == ("cats/1.jpg", b'{"caption":"a"}')
+    with pytest.raises(FormatError, match="as a build writes them"):
+        annotations_of(metadata_line("cats/1.jpg", b'{"caption":"a"}', "dogs"), FEATURES)
+    with pytest.raises(FormatError, match="as a build writes them"):
+        annotations_of(line.replace(b":", b": "), FEATURES)
+
+
+def test_names_are_class_and_key():
+    plan = small_plan(fmt="imagefolder")
+    rows = pa.table({"key": ["a", "b/c"], "label": [1, 0]})
+    assert [*image_names(plan, plan.splits[0], rows)] == ["val/n01443537/a.JPEG", "val/n01440764/c.JPEG"]
+
+
+def test_formats_with_a_file_per_shard_have_no_images_to_place(storage_url):
+    claim = claim_place(open_storage(storage_url), planned(small_plan()))
+    before = digests(storage_url)
+    place_images(open_build(storage_url, claim.root))
+    assert digests(storage_url) == before
+
+
+def test_folder_on_disk_is_in_place_only_when_all_shards_are_done(originals, tmp_path):
+    def engine(job, indexes):
+        yield from (build_shard(job, index) for index in indexes[:2])
+        assert not (tmp_path / "out/val").exists()
+        assert list((tmp_path / "out" / job.root / "folder/val").rglob("*.JPEG"))
+        yield build_shard(job, indexes[2])
+
+    run_build(request(originals, tmp_path / "out", "imagefolder"), engine, Quiet())
+    assert list((tmp_path / "out/val").rglob("*.JPEG"))
+    assert not (tmp_path / "out/_build").exists()
+
+
+def test_late_images_of_an_overwritten_build_in_a_bucket_are_replaced_or_removed(originals, bucket_url, tmp_path):
+    """As a request of the overwritten build does that was under way all the while: before this one puts the image, and
+    under names that this one rejects."""
+    whole(request(originals, bucket_url, "imagefolder", splits=("train",), images=ImagePolicy(check="none")))
+    storage = open_storage(bucket_url)
+    old = {info.name: storage.read(info.name) for info in storage.list("train/")}
+    whole(request(originals, tmp_path / "alone", "imagefolder", splits=("train",)))
+    expected = digests(tmp_path / "alone")
+    rejected = [name for name in old if name not in expected]
+    repaired = [name for name in old if sha256(old[name]).hexdigest() != expected.get(name) and name in expected]
+    assert rejected
+    assert repaired
+
+    def engine(job, indexes):
+        for name in (*rejected, *repaired):
+            assert storage.create(name, old[name])
+        yield from in_this_process(job, indexes)
+
+    run_build(request(originals, bucket_url, "imagefolder", splits=("train",), overwrite=True), engine, Quiet())
+    assert digests(bucket_url) == expected
+
+
+@pytest.mark.parametrize("sync_bytes", [1, 1000, 10**9])
+def test_written_bytes_are_stored_and_digested(tmp_path, monkeypatch, sync_bytes):
+    monkeypatch.setattr(dataprep.builder.shard, "SYNC_BYTES", sync_bytes)
+    path = tmp_path / "spool"
+    path.touch()
+    pieces = [os.urandom(size) for size in (0, 1, 300_000, 7, 512, 2_000_000)]
+    lengths = []
+    with WritebackFile(path, lengths.append) as file:
+        for piece in pieces:
+            file.write(piece)
+    data = b"".join(pieces)
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == len(data)
+    assert path.read_bytes() == data
+    assert file.digests.num_bytes == len(data)
+    assert file.digests.sha256 == hashlib.sha256(data).hexdigest()
+    assert file.digests.crc32c == crc32c_text(crc32c_of(data))
+
+
+def test_crc32c_is_formatted_as_cloud_storage_does():
+    assert crc32c_text(crc32c_of(b"123456789")) == "4waSgw=="  # 0xE3069283, the check value of CRC-32C
+
+
+def test_a_disk_that_refuses_is_an_error(tmp_path):
+    """A limit on file sizes stands for the full disk: in a process of its own, because it would hold for all."""
+    code = (
+        "import pathlib, resource, signal, sys\n"
+        "from dataprep.builder.shard import WritebackFile\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))\n"
+        "path = pathlib.Path(sys.argv[1]); path.touch()\n"
+        "try:\n"
+        "    with WritebackFile(path, lambda num_bytes: None) as file:\n"
+        "        [file.write(bytes(10**5)) for _ in range(20)]\n"
+        "except OSError as error:\n"
+        "    print(error.errno)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code, tmp_path / "f"], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "27"
+
+
+SIZES = [0, 1, 70_000, 5, 300_000, 2, 2, 90_000] * 20
+
+
+@pytest.fixture
+def source(storage):
+    """Objects of several sizes, and references to a range of each."""
+    data = bytes(range(256)) * 2000
+    storage.create("originals.tar", data)
+    refs = tuple(SampleRef(str(i), "originals.tar", i, size) for i, size in enumerate(SIZES))
+    return storage, refs, data
+
+
+def test_originals_are_read_whole_and_in_order(source, monkeypatch):
+    storage, refs, data = source
+    monkeypatch.setattr(dataprep.builder.shard, "READ_AHEAD_BYTES", 200_000)  # less than the largest: still read
+    found = list(read_refs(storage, refs))
+    assert [ref for ref, _ in found] == list(refs)
+    assert all(image == data[ref.offset : ref.offset + ref.num_bytes] for ref, image in found)
+
+
+def test_images_that_follow_each_other_in_a_file_are_read_from_one_descriptor(tmp_path, monkeypatch):
+    """Images that are missing, and of other files, come in their places."""
+    storage, opened = open_storage(str(tmp_path)), []
+    for name in ("a.tar", "b.tar"):
+        storage.create(name, name.encode() * 9)
+    refs = [SampleRef(str(i), "a.tar" if i < 5 or i == 9 else "b.tar", 5 * (i % 3), 5) for i in range(11)]
+    refs[2] = refs[2]._replace(offset=MISSING)
+    reading = storage.reading
+    monkeypatch.setattr(storage, "reading", lambda name, version: opened.append(name) or reading(name, version))
+    found = list(read_refs(storage, refs))
+    assert [ref for ref, _ in found] == refs
+    assert [image for _, image in found] == [None if ref.offset == MISSING else ref.source.encode() for ref in refs]
+    assert opened == ["a.tar", "a.tar", "b.tar", "a.tar", "b.tar"]
+
+
+def test_no_more_is_read_ahead_than_allowed(source, monkeypatch):
+    storage, refs, _ = source
+    if storage.is_local:
+        monkeypatch.setattr(type(storage), "reads_in_flight", 8)
+    monkeypatch.setattr(dataprep.builder.shard, "READ_AHEAD_BYTES", 400_000)
+    held, most, lock = [0], [0], threading.Lock()
+    read = dataprep.builder.shard._read
+
+    def counting(storage, ref):
+        with lock:
+            held[0] += ref.num_bytes
+            most[0] = max(most[0], held[0])
+        return read(storage, ref)
+
+    monkeypatch.setattr(dataprep.builder.shard, "_read", counting)
+    for ref, _ in read_refs(storage, refs):
+        with lock:
+            held[0] -= ref.num_bytes
+    assert 300_000 <= most[0] <= 400_000 + max(SIZES)
+
+
+def test_a_bucket_has_128_reads_in_flight(bucket_url, monkeypatch):
+    with GCSEmulator() as own:
+        own.create_bucket("dataprep-tests")
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", own.url)
+        storage = open_storage(bucket_url)
+        data = os.urandom(300)
+        storage.create("originals.tar", data)
+        own.set_latency(200)
+        own.set_together(128)
+        refs = tuple(SampleRef(str(at), "originals.tar", at, 1) for at in range(len(data)))
+        assert b"".join(image for _, image in read_refs(storage, refs)) == data
+        assert own.stats()["most_in_flight"] == 128
+
+
+def test_only_the_listed_version_of_an_original_is_read(storage, gcs):
+    """A longer one would be cut off, another archive has other images at the same places; no request more than before
+    finds it."""
+    storage.create("a.jpg", bytes(5))
+    listed = storage.stat("a.jpg")
+    refs = (SampleRef("a", "a.jpg", 0, 5, version=listed.version),)
+    before = gcs.stats()["requests"]
+    assert list(read_refs(storage, refs)) == [(refs[0], bytes(5))]
+    assert gcs.stats()["requests"] - before == (0 if storage.is_local else 1)
+    storage.delete("a.jpg")
+    storage.create("a.jpg", bytes(9))
+    with pytest.raises(SourceError, match=r"a\.jpg: written again, replaced or touched since it was listed"):
+        list(read_refs(storage, refs))
+
+
+def test_a_file_that_is_written_while_it_is_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "a.jpg").write_bytes(bytes(5))
+    storage, pread = open_storage(str(tmp_path)), os.pread
+    refs = (SampleRef("a", "a.jpg", 0, 5, version=storage.stat("a.jpg").version),)
+
+    def written_meanwhile(*call):
+        data = pread(*call)
+        (tmp_path / "a.jpg").write_bytes(bytes(5))
+        os.utime(tmp_path / "a.jpg", ns=(0, 0))
+        return data
+
+    monkeypatch.setattr(os, "pread", written_meanwhile)
+    with pytest.raises(SourceError, match="written again"):
+        list(read_refs(storage, refs))
+
+
+def test_files_that_grow_while_they_are_listed_are_refused(tmp_path):
+    (tmp_path / "a.jpg").write_bytes(bytes(5))
+    found = Enumeration([SampleRef("a", "a.jpg", 0, 4)], [])
+    with pytest.raises(SourceError, match=r"a\.jpg has 5 bytes, it had 4 a moment ago"):
+        pinned(open_storage(str(tmp_path)), found)
+
+
+def test_a_source_that_is_gone_or_ends_early_is_named(source):
+    storage, _, data = source
+    with pytest.raises(SourceError, match=r"gone\.zip is gone; it held k when the build was planned"):
+        list(read_refs(storage, (SampleRef("k", "gone.zip", 0, 1),)))
+    with pytest.raises(Exception, match=r"originals\.tar"):
+        list(read_refs(storage, (SampleRef("k", "originals.tar", len(data) - 1, 2),)))

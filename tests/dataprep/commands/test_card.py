@@ -11,7 +11,7 @@ import pytest
 import dataprep as functions
 from dataprep.builder.cards import PUBLISHED, RESPONSIBLE
 from dataprep.errors import UsageError
-from tests.dataprep.builder.test_croissant import read
+from tests.dataprep.builder.test_cards import read
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep, succeeds
 from tests.support.card_examples import CARDS as EXAMPLES
