@@ -27,13 +27,14 @@ class Quiet:
         return lambda *arguments: None
 
 
-def request(originals: Any, output: object, fmt: str = "webdataset", **more: Any) -> BuildRequest:
-    """A request for val in three shards."""
+def request(
+    originals: Any, output: object, fmt: str = "webdataset", dataset: str = "imagenet", **more: Any
+) -> BuildRequest:
+    """A request for val in three shards, unless further options say otherwise."""
     overwrite = more.pop("overwrite", False)
-    options = BuildOptions(
-        dataset="imagenet", format=fmt, num_shards=3, **({"splits": ("val",), "allow_partial": True} | more)
-    )
-    source = str(originals["imagenet"])
+    usual = {"splits": ("val",), "num_shards": 3, "allow_partial": True}
+    options = BuildOptions(dataset=dataset, format=fmt, **(usual | more))
+    source = str(originals[dataset.partition("-")[0]])
     return BuildRequest(
         options=options, source_url=source, output_url=str(output), max_reject_ratio=1.0, overwrite=overwrite
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -64,16 +65,20 @@ def build_table(
     def fetch(job: FetchJob, indexes: Sequence[int]) -> Iterator[ShardReceipt]:
         return map(ShardFetcher(job).build, indexes)
 
-    tables = TableRequest(sources=(str(table),), rows_per_shard=SHARD_ROWS, limits=LIMITS, rows=options or RowOptions())
-    request = FetchRequest(
+    request = fetch_request(table, url, fmt, rows=options or RowOptions())
+    return run_build(replace(request, overwrite=overwrite), fetch, Watcher()).manifest
+
+
+def fetch_request(table: Path, url: str, fmt: str = "webdataset", **tables: Any) -> FetchRequest:
+    """A request for the pictures of a table, ten rows a shard unless further options of TableRequest say otherwise."""
+    usual = {"rows_per_shard": SHARD_ROWS, "limits": LIMITS}
+    return FetchRequest(
         options=build_options(fmt),
-        source_url=str(folder),
+        source_url=str(table.parent),
         output_url=url,
         max_reject_ratio=1.0,
-        overwrite=overwrite,
-        tables=tables,
+        tables=TableRequest(sources=(str(table),), **(usual | tables)),
     )
-    return run_build(request, fetch, Watcher()).manifest
 
 
 def fetched_dataset(fmt: str, factory: pytest.TempPathFactory) -> Path:

@@ -24,7 +24,6 @@ from dataprep.builder.plan import BuildOptions, BuildRequest, physical_key, plan
 from dataprep.builder.receipts import read_receipt, receipt_file, write_receipt
 from dataprep.builder.recipe import build_shard
 from dataprep.builder.references import refs_from_table, refs_schema
-from dataprep.commands.progress import BuildProgress
 from dataprep.dataset import spill
 from dataprep.dataset.index import ANNOTATIONS
 from dataprep.dataset.manifest import MANIFEST, read_manifest
@@ -36,7 +35,7 @@ from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
 from tests.support.adoption import adopt_here
-from tests.support.build_here import Quiet, in_formats, in_this_process, whole
+from tests.support.build_here import Quiet, in_formats, in_this_process, request, whole
 from tests.support.builds import digests
 from tests.support.converting import content, converted
 from tests.support.converting import request as conversion_request
@@ -45,18 +44,6 @@ from tests.support.own_data import annotated, build_own, class_folders, planned
 from tests.support.own_data import request as own_request
 from tests.support.plans import refs_table, small_plan
 from tests.support.shared import made_once, shared_folder
-
-
-def request(originals, output, fmt="webdataset", dataset="imagenet", **more):
-    options = BuildOptions(
-        dataset=dataset, format=fmt, num_shards=2, allow_partial=True, **({"splits": ("train",)} | more)
-    )
-    return BuildRequest(
-        options=options,
-        source_url=str(originals[dataset.partition("-")[0]]),
-        output_url=str(output),
-        max_reject_ratio=1.0,
-    )
 
 
 @in_formats("webdataset")
@@ -68,7 +55,7 @@ def test_every_written_file_is_among_the_planned_names(originals, storage_url, f
         planned.extend(ARCHIVES.planned_files(storage, read_claim(storage)))
         yield from in_this_process(job, indexes)
 
-    run_build(request(originals, storage_url, fmt), engine, BuildProgress(quiet=True))
+    run_build(request(originals, storage_url, fmt, splits=("train",)), engine, Quiet())
     storage = open_storage(storage_url)
     own = {"index/train.parquet", "index/train-events.parquet", MANIFEST, REPLICAS}
     written = set(dataset_names(storage, readable_manifest(storage))) - own
@@ -78,7 +65,7 @@ def test_every_written_file_is_among_the_planned_names(originals, storage_url, f
 
 
 def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_path):
-    quiet = BuildProgress(quiet=True)
+    quiet = Quiet()
     plan, tables = ARCHIVES.plan_references(request(originals, tmp_path / "a"), quiet)
     assert [table.num_rows for table in tables] == list(plan.splits[0].shard_samples)
     again = ARCHIVES.plan(request(originals, tmp_path / "b"), quiet, keep=True).plan
@@ -88,16 +75,13 @@ def test_plan_depends_on_the_originals_and_not_on_their_place(originals, tmp_pat
 
 
 def test_physical_repeats_have_keys_of_their_own(originals, tmp_path):
-    asked = request(originals, tmp_path / "out", dataset="coco-dup5", repeat="physical")
-    plan, tables = ARCHIVES.plan_references(asked, BuildProgress(quiet=True))
+    of_coco = {"dataset": "coco-dup5", "splits": ("train",), "repeat": "physical"}
+    asked = request(originals, tmp_path / "out", **of_coco)
+    plan, tables = ARCHIVES.plan_references(asked, Quiet())
     keys = [key for table in tables for key in table.column("key").to_pylist()]
     assert len(set(keys)) == len(keys) == sum(plan.splits[0].shard_samples)
     assert {key.rpartition("-")[2] for key in keys} == {f"r{index}" for index in range(5)}
-    linked = ARCHIVES.plan(
-        request(originals, tmp_path / "out", "imagefolder", "coco-dup5", repeat="physical"),
-        BuildProgress(quiet=True),
-        keep=False,
-    ).plan
+    linked = ARCHIVES.plan(request(originals, tmp_path / "out", "imagefolder", **of_coco), Quiet(), keep=False).plan
     assert 5 * sum(linked.splits[0].shard_samples) == len(keys)
 
 
@@ -374,12 +358,8 @@ def test_formats_without_members_refuse_a_choice(pets, tmp_path):
 @pytest.fixture(scope="module")
 def physical(tmp_path_factory, originals):
     """coco-dup5 with all five passes as bytes."""
-    options = BuildOptions(
-        dataset="coco-dup5", format="webdataset", splits=("train",), repeat="physical", num_shards=1, allow_partial=True
-    )
     path = tmp_path_factory.mktemp("physical")
-    asked = BuildRequest(options=options, source_url=str(originals["coco"]), output_url=str(path), max_reject_ratio=1.0)
-    run_build(asked, in_this_process, Quiet())
+    whole(request(originals, path, dataset="coco-dup5", splits=("train",), repeat="physical", num_shards=1))
     return path
 
 

@@ -3,7 +3,6 @@
 import dataclasses
 import shutil
 from importlib.metadata import version
-from types import SimpleNamespace
 
 import pytest
 
@@ -23,16 +22,27 @@ from tests.support.build_here import Quiet, in_formats, in_this_process, interru
 from tests.support.builds import digests
 from tests.support.finished import CHECKED
 from tests.support.other_codecs import made_with_pillow
+from tests.support.own_data import Notes
+
+
+def _never(job, indexes):
+    raise AssertionError
+
+
+def _noting(built):
+    """An engine that adds the indexes that it is given to a list."""
+
+    def engine(job, indexes):
+        built.extend(indexes)
+        yield from in_this_process(job, indexes)
+
+    return engine
 
 
 def test_repeated_command_does_nothing(originals, storage):
     manifest = standing(originals, storage.url)
     before = digests(storage.url)
-
-    def engine(job, indexes):
-        raise AssertionError
-
-    again = run_build(request(originals, storage.url), engine, Quiet())
+    again = run_build(request(originals, storage.url), _never, Quiet())
     assert (again.manifest, again.shards_built) == (manifest, 0)
     assert digests(storage.url) == before
 
@@ -41,27 +51,18 @@ def test_rerun_builds_what_is_missing(originals, storage):
     interrupted(request(originals, storage.url), 1)
     assert storage.stat(MANIFEST) is None
     built = []
-
-    def engine(job, indexes):
-        built.extend(indexes)
-        yield from in_this_process(job, indexes)
-
-    assert run_build(request(originals, storage.url), engine, Quiet()).shards_built == 2
+    assert run_build(request(originals, storage.url), _noting(built), Quiet()).shards_built == 2
     assert built == [2, 0]  # in case another process builds from the first on
 
 
 def test_a_build_says_how_many_shards_another_process_has_built_of_its_own(originals, storage):
-    class Lines(Quiet):
-        def log(self, line):
-            lines.append(line)
-
     def engine(job, indexes):
         build_shard(job, indexes[0])  # the other process
         yield from in_this_process(job, indexes[1:])
 
-    lines = []
-    run_build(request(originals, storage.url), engine, Lines())
-    assert "another process built 1 shard meanwhile" in lines
+    notes = Notes()
+    run_build(request(originals, storage.url), engine, notes)
+    assert "another process built 1 shard meanwhile" in notes.lines
 
 
 def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage_url, monkeypatch):
@@ -73,13 +74,11 @@ def test_where_nothing_may_be_deleted_the_dataset_is_complete(originals, storage
     for kind in (LocalStorage, GCSStorage):
         for method in ("delete_exactly", "delete_tree"):
             monkeypatch.setattr(kind, method, refused)
-    lines, asked = [], request(originals, storage_url)
-    progress = SimpleNamespace(**dict.fromkeys(("enumerating", "reading", "planned", "assembling"), Quiet().log))
-    progress.shard_done, progress.log = Quiet().log, lines.append
+    notes, asked = Notes(), request(originals, storage_url)
     for assembled in (True, False):
-        found = run_build(asked, in_this_process, progress)
+        found = run_build(asked, in_this_process, notes)
         assert found.assembled is assembled
-        assert "files of the build stay in _build/: permission storage.objects.delete is missing" in lines.pop()
+        assert "files of the build stay in _build/: permission storage.objects.delete is missing" in notes.lines.pop()
     assert verify(str(storage_url), deep=True, workers=0, progress=Quiet()).samples
 
 
@@ -105,26 +104,18 @@ def test_place_with_other_files_is_refused(originals, storage):
         whole(request(originals, storage.url))
 
 
+@pytest.mark.parametrize(("source", "output"), [("out/images", "out"), ("originals", "originals/out")])
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_originals_inside_the_output_are_refused(originals, tmp_path, overwrite):
-    standing(originals, tmp_path / "out")
-    shutil.copytree(originals["imagenet"], tmp_path / "out/images")
-    before = digests(tmp_path / "out")
-    asked = request({"imagenet": tmp_path / "out/images"}, tmp_path / "out", seed=5, overwrite=overwrite)
+def test_originals_and_output_inside_one_another_are_refused(originals, tmp_path, source, output, overwrite):
+    """What is built inside the originals would be listed as one by the next command that reads the folder."""
+    if output == "out":
+        standing(originals, tmp_path / "out")
+    shutil.copytree(originals["imagenet"], tmp_path / source)
+    before = digests(tmp_path)
+    asked = request({"imagenet": tmp_path / source}, tmp_path / output, seed=5, overwrite=overwrite)
     with pytest.raises(UsageError, match="are inside one another"):
         whole(asked)
-    assert digests(tmp_path / "out") == before
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_an_output_inside_the_originals_is_refused(originals, tmp_path, overwrite):
-    """What is built there would be listed as an original by the next command that reads the folder."""
-    shutil.copytree(originals["imagenet"], tmp_path / "originals")
-    before = digests(tmp_path / "originals")
-    asked = request({"imagenet": tmp_path / "originals"}, tmp_path / "originals/out", overwrite=overwrite)
-    with pytest.raises(UsageError, match="are inside one another"):
-        whole(asked)
-    assert digests(tmp_path / "originals") == before
+    assert digests(tmp_path) == before
 
 
 def test_a_worker_with_other_codecs_refuses_naming_both_versions(originals, tmp_path, monkeypatch):
@@ -157,14 +148,9 @@ def test_run_that_only_writes_the_manifest_says_so(originals, tmp_path):
     strict = dataclasses.replace(request(originals, tmp_path / "out", splits=("train",)), max_reject_ratio=0.0)
     with pytest.raises(BuildError, match="`max_reject_ratio`"):
         whole(strict)
-
-    def engine(job, indexes):
-        raise AssertionError
-
-    finished = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
-    assert (finished.shards_built, finished.assembled) == (0, True)
-    again = run_build(request(originals, tmp_path / "out", splits=("train",)), engine, Quiet())
-    assert (again.shards_built, again.assembled) == (0, False)
+    for assembled in (True, False):
+        found = run_build(request(originals, tmp_path / "out", splits=("train",)), _never, Quiet())
+        assert (found.shards_built, found.assembled) == (0, assembled)
 
 
 @pytest.mark.parametrize("most", [None, 0])
@@ -210,10 +196,6 @@ class Meanwhile(Quiet):
             self._acts.pop()()
 
 
-def _never(job, indexes):
-    raise AssertionError
-
-
 def test_a_build_of_the_same_plan_may_finish_while_another_lists_the_originals(originals, storage):
     asked = request(originals, storage.url)
     found = run_build(asked, _never, Meanwhile(lambda: whole(asked)))
@@ -241,11 +223,7 @@ def test_a_dataset_that_another_build_finishes_meanwhile_is_left_unchanged(origi
 def test_a_build_that_begins_while_another_lists_the_originals_keeps_the_place(originals, storage_url, seed):
     first = request(originals, storage_url)
     built = []
-
-    def engine(job, indexes):
-        built.extend(indexes)
-        yield from in_this_process(job, indexes)
-
+    engine = _noting(built)
     second = request(originals, storage_url, seed=seed)
     if seed:
         with pytest.raises(UsageError, match="a build with another plan is under way there"):

@@ -42,9 +42,21 @@ def keys_of(url):
     }
 
 
+def assert_sound(url, *, deep=False):
+    report = verify_here(url, deep=deep)
+    assert report.findings == (), details(report)
+
+
 @pytest.fixture
 def pets(tmp_path):
     return class_folders(tmp_path / "pets")
+
+
+@pytest.fixture
+def url(pets, tmp_path):
+    """A dataset of the pets."""
+    build_own(pets, tmp_path / "out")
+    return str(tmp_path / "out")
 
 
 MORE = {f"train/cats/new {number}.jpg": picture(200 + number) for number in range(5)}
@@ -56,8 +68,7 @@ def test_what_is_new_comes_as_shards_after_the_others(pets, tmp_path, fmt, stora
     before, keys = digests(storage_url), keys_of(storage_url)
     result = grow(write_files(pets, MORE), storage_url, fmt)
     assert (result.assembled, result.manifest) == (True, read_manifest(open_storage(storage_url)))
-    report = verify_here(storage_url, deep=True)
-    assert report.findings == (), details(report)
+    assert_sound(storage_url, deep=True)
     train, val = result.manifest.splits
     assert (train.samples, val) == (19, first.splits[1])
     assert train.shards[: len(first.splits[0].shards)] == first.splits[0].shards
@@ -81,8 +92,7 @@ def test_tfds_reads_a_dataset_that_grew_and_shrank(pets, tmp_path):
     dataprep.remove(url, keys=tmp_path / "list")
     grow(write_files(pets, {"train/dogs/late.jpg": picture(250)}), url, "tfrecord")
     assert len(read_with_tfds(tmp_path / "out")) == 18
-    report = verify_here(url, deep=True)
-    assert report.findings == (), details(report)
+    assert_sound(url, deep=True)
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
@@ -94,14 +104,11 @@ def test_annotations_grow_with_their_images(tmp_path, fmt):
         write_files(tmp_path / "pets", files)
         make = grow if count == 14 else build_own
         make(tmp_path / "pets", tmp_path / "out", fmt)
-    report = verify_here(tmp_path / "out")
-    assert report.findings == (), details(report)
+    assert_sound(tmp_path / "out")
     assert len(keys_of(tmp_path / "out")["train"]) == 14
 
 
-def test_what_was_removed_does_not_come_back(pets, tmp_path):
-    url = str(tmp_path / "out")
-    build_own(pets, url)
+def test_what_was_removed_does_not_come_back(pets, url, tmp_path):
     (tmp_path / "list").write_text("cats/cat=200\n")
     dataprep.remove(url, keys=tmp_path / "list")
     notes = Notes()
@@ -110,9 +117,7 @@ def test_what_was_removed_does_not_come_back(pets, tmp_path):
     assert result.manifest.splits[0].samples == 18
 
 
-def test_an_image_that_changed_is_refused_and_named(pets, tmp_path):
-    url = str(tmp_path / "out")
-    build_own(pets, url)
+def test_an_image_that_changed_is_refused_and_named(pets, url):
     before = digests(url)
     write_files(pets, {"train/cats/cat 0.jpeg": picture(9, size=(99, 99))})
     with pytest.raises(SourceError, match=r"cats/cat=200 = 'cats/cat 0' .* sample of this key .* never changes"):
@@ -127,16 +132,12 @@ def test_an_image_that_changed_is_refused_and_named(pets, tmp_path):
         ({"licence": "mine"}, r"other options: own.licence is .* there, \"mine\" here"),
     ],
 )
-def test_other_options_are_refused(pets, tmp_path, own, match):
-    url = str(tmp_path / "out")
-    build_own(pets, url)
+def test_other_options_are_refused(pets, url, own, match):
     with pytest.raises(UsageError, match=match):
         grow(write_files(pets, MORE), url, **own)
 
 
-def test_a_new_class_is_refused(pets, tmp_path):
-    url = str(tmp_path / "out")
-    build_own(pets, url)
+def test_a_new_class_is_refused(pets, url):
     with pytest.raises(UsageError, match=r"1 new class \(fish\), and the labels of the samples that are there would"):
         grow(write_files(pets, {"train/fish/1.jpg": picture(1)}), url)
 
@@ -158,9 +159,7 @@ def test_where_there_is_no_dataset_nothing_is_added(pets, tmp_path):
         grow(pets, tmp_path / "out")
 
 
-def test_an_interrupted_growth_is_finished_or_begun_again(pets, tmp_path):
-    url = str(tmp_path / "out")
-    build_own(pets, url)
+def test_an_interrupted_growth_is_finished_or_begun_again(pets, url):
     write_files(pets, MORE)
 
     def one(job, indexes):
@@ -173,8 +172,7 @@ def test_an_interrupted_growth_is_finished_or_begun_again(pets, tmp_path):
     write_files(pets, {"train/dogs/late.jpg": picture(250)})  # another plan: what was begun is withdrawn
     result = grow(pets, url)
     assert (result.manifest.revision, result.manifest.splits[0].samples) == (2, 20)
-    report = verify_here(url)
-    assert report.findings == (), details(report)
+    assert_sound(url)
 
 
 def test_the_same_growth_has_the_same_bytes_by_any_way(pets, tmp_path):

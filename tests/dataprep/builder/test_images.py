@@ -5,7 +5,6 @@ import struct
 import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from dataprep.builder import images
-from dataprep.builder.driver import run_build
 from dataprep.builder.images import (
     RESTART_LIBRARY,
     CheckedImage,
@@ -26,14 +24,10 @@ from dataprep.builder.images import (
     library_version,
     with_restarts,
 )
-from dataprep.builder.plan import BuildOptions, BuildRequest
-from dataprep.builder.recipe import build_shard
-from dataprep.commands.progress import BuildProgress
-from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Event
 from dataprep.errors import ImageError, UsageError
 from dataprep.formats import _restart
-from dataprep.storage import open_storage
+from tests.support.build_here import request, whole
 from tests.support.jpeg_forms import by_pillow, encoded, picture
 from tests.support.jpeg_parts import ADOBE, RESTART_INTERVAL, many_scans, segments, without
 from tests.support.on_use import on_use
@@ -483,22 +477,8 @@ def test_bytes_are_the_same_in_every_thread():
 def test_a_build_records_restarts_and_keeps_all_else(originals, tmp_path):
     found = {}
     for jpeg in ("untouched", "restart"):
-        options = BuildOptions(
-            dataset="imagenet",
-            format="webdataset",
-            splits=("val",),
-            num_shards=1,
-            images=ImagePolicy(jpeg=jpeg),
-            allow_partial=True,
-        )
-        request = BuildRequest(
-            options=options,
-            source_url=str(originals["imagenet"]),
-            output_url=str(tmp_path / jpeg),
-            max_reject_ratio=1.0,
-        )
-        run_build(request, lambda job, indexes: map(partial(build_shard, job), indexes), BuildProgress(quiet=True))
-        found[jpeg] = read_manifest(open_storage(str(tmp_path / jpeg))), members(tmp_path / jpeg)
+        manifest = whole(request(originals, tmp_path / jpeg, images=ImagePolicy(jpeg=jpeg), num_shards=1))
+        found[jpeg] = manifest, members(tmp_path / jpeg)
     (plain, images), (manifest, again) = found.values()
     assert "jpeg" not in plain.options["images"] and RESTART_LIBRARY not in plain.codecs
     assert manifest.options["images"]["jpeg"] == "restart"

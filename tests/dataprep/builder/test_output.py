@@ -31,42 +31,46 @@ from tests.support.other_codecs import made_with_pillow
 from tests.support.plans import planned, small_plan
 
 
+def claimed(storage, **options):
+    return claim_place(storage, planned(small_plan(**options)))
+
+
 def test_second_build_of_a_plan_joins_the_first(storage):
-    first = claim_place(storage, planned(small_plan()))
-    assert claim_place(storage, planned(small_plan())) == first == read_claim(storage)
+    first = claimed(storage)
+    assert claimed(storage) == first == read_claim(storage)
     assert first.root.startswith(f"{BUILD}/{small_plan().plan_hash}/")
     refuse_overtaken(storage, first)
 
 
 def test_version_of_the_package_is_named_beside_the_plan_and_not_in_its_hash(storage, monkeypatch):
-    first = claim_place(storage, planned(small_plan()))
+    first = claimed(storage)
     document = json.loads(first.pointer)
     assert document["version"] == __version__
     assert document["plan_hash"] == small_plan().plan_hash
     assert "version" not in small_plan().document()
     monkeypatch.setattr("dataprep.builder.output.__version__", "9.9.9")
-    assert claim_place(storage, planned(small_plan())) == first, "a newer version goes on with the same plan"
+    assert claimed(storage) == first, "a newer version goes on with the same plan"
 
 
 def test_other_plan_is_refused_with_what_differs(storage):
-    claim_place(storage, planned(small_plan()))
+    claimed(storage)
     with pytest.raises(UsageError, match=r"another plan is under way there: `seed` is 0 there, 7 here"):
-        claim_place(storage, planned(small_plan(seed=7)))
+        claimed(storage, seed=7)
 
 
 def test_withdrawn_place_can_be_claimed_again(storage):
-    withdraw(storage, claim_place(storage, planned(small_plan())))
+    withdraw(storage, claimed(storage))
     assert read_claim(storage) is None
     assert not list(storage.list(f"{BUILD}/"))
-    assert claim_place(storage, planned(small_plan(seed=7))).plan.options.seed == 7
+    assert claimed(storage, seed=7).plan.options.seed == 7
 
 
 def test_build_whose_plan_was_removed_or_replaced_is_overtaken(storage):
-    claim = claim_place(storage, planned(small_plan()))
+    claim = claimed(storage)
     storage.delete(PLAN_JSON)
     with pytest.raises(OvertakenError, match="was overtaken: it was removed, or another run has finished it"):
         refuse_overtaken(storage, claim)
-    other = claim_place(storage, planned(small_plan(seed=7)))
+    other = claimed(storage, seed=7)
     with pytest.raises(OvertakenError, match=f"plan {other.plan.plan_hash[:12]} owns the output"):
         refuse_overtaken(storage, claim)
 
@@ -74,20 +78,20 @@ def test_build_whose_plan_was_removed_or_replaced_is_overtaken(storage):
 def test_no_build_begins_during_an_overwrite(storage):
     storage.create(OVERWRITING, b"[]")
     with pytest.raises(UsageError, match="an `overwrite` is under way there"):
-        claim_place(storage, planned(small_plan()))
+        claimed(storage)
     assert storage.stat(PLAN_JSON) is None
 
 
 @pytest.mark.parametrize("change", [{"codecs": {}}, {"build": "../.."}, {"options": None}])
 def test_edited_plan_is_refused(storage, change):
-    claim = claim_place(storage, planned(small_plan()))
+    claim = claimed(storage)
     storage.replace(PLAN_JSON, json.dumps(json.loads(claim.pointer) | change).encode(), claim.pointer)
     with pytest.raises(FormatError, match=rf"{PLAN_JSON}.*start over with `overwrite`"):
         read_claim(storage)
 
 
 def test_build_is_opened_once_a_process(storage):
-    claim = claim_place(storage, planned(small_plan()))
+    claim = claimed(storage)
     build = open_build(storage.url, claim.root)
     assert open_build(storage.url, claim.root) is build
     assert (build.root, build.plan.plan_hash) == (claim.root, small_plan().plan_hash)
@@ -98,17 +102,17 @@ def test_build_is_opened_once_a_process(storage):
 
 
 def test_overtaken_build_is_not_opened(storage):
-    old = claim_place(storage, planned(small_plan()))
+    old = claimed(storage)
     withdraw(storage, old)
     with pytest.raises(OvertakenError, match=rf"expected plan {old.plan.plan_hash[:12]}, found none"):
         open_build(storage.url, old.root)
-    claim_place(storage, planned(small_plan(seed=7)))
+    claimed(storage, seed=7)
     with pytest.raises(OvertakenError, match="missing, or from a different build"):
         open_build(storage.url, old.root)
 
 
 def test_build_is_opened_by_what_another_process_has_read_of_it(storage):
-    claim = claim_place(storage, planned(small_plan()))
+    claim = claimed(storage)
     withdraw(storage, claim)
     build = open_build(storage.url, claim.root, claim.pointer)
     assert (build.claim, build.plan) == (claim, small_plan())
@@ -208,6 +212,10 @@ def left(originals, url, fmt="webdataset", make=standing):
     return before
 
 
+def without_build(url):
+    return {name: digest for name, digest in digests(url).items() if "_build" not in name}
+
+
 def damage_a_file(storage, fmt):
     """Replace a shard of val, or an image of an image folder; its name."""
     name = next(info.name for info in storage.list("val" if fmt != "tfrecord" else "") if info.num_bytes > 9_000)
@@ -269,7 +277,7 @@ def test_files_of_another_plan_are_refused_and_left_unchanged(originals, tmp_pat
     for overwrite in (False, True):
         with pytest.raises(UsageError, match=r"files of a dataset are left there without its dataset\.json, of plan"):
             whole(request(originals, tmp_path / "out", seed=1, overwrite=overwrite))
-    assert {name: digest for name, digest in digests(tmp_path / "out").items() if "_build" not in name} == before
+    assert without_build(tmp_path / "out") == before
 
 
 @in_formats("imagefolder", tfrecord=[], imagefolder=[])
@@ -284,8 +292,7 @@ def test_files_made_with_other_codecs_are_named_and_replaced_by_overwrite_alone(
         whole(request(originals, storage_url, fmt))
     assert f"made with pillow 99.0.0 (this is {version('pillow')})" in str(refused.value)
     assert "install those versions to repair it, or build all of it again with `overwrite`" in str(refused.value)
-    left_there = {name: digest for name, digest in digests(storage_url).items() if "_build" not in name}
-    assert left_there == before
+    assert without_build(storage_url) == before
     manifest = whole(request(originals, storage_url, fmt, overwrite=True))
     assert manifest.codecs["pillow"] == version("pillow")
     assert storage.read("notes.txt") == b"mine" and storage.read(name) != b"damaged"
@@ -300,7 +307,7 @@ def test_a_card_that_names_codecs_its_plan_was_not_made_with_proves_nothing(orig
     for overwrite in (False, True):
         with pytest.raises(UsageError, match=r"made with pillow 99\.0\.0 .*build with the options and versions"):
             whole(request(originals, tmp_path / "out", seed=1, overwrite=overwrite))
-    assert {name: digest for name, digest in digests(tmp_path / "out").items() if "_build" not in name} == before
+    assert without_build(tmp_path / "out") == before
 
 
 def test_an_index_beside_files_of_no_plan_is_refused_and_they_are_left_unchanged(originals, tmp_path):

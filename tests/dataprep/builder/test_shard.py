@@ -18,7 +18,6 @@ import dataprep.builder.shard
 from dataprep.builder.driver import run_build
 from dataprep.builder.images import ImagePolicy
 from dataprep.builder.output import claim_place, open_build
-from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.receipts import read_receipt
 from dataprep.builder.recipe import begin_shard, build_shard
 from dataprep.builder.references import shard_plan
@@ -42,11 +41,6 @@ from tests.support.plans import planned, small_plan
 from tests.support.waiting import LONGEST_S, wait_for
 
 
-class _Quiet:
-    def __getattr__(self, name):
-        return lambda *arguments: None
-
-
 def spools(job):
     """Files that are being written on disk."""
     return list(Path(job.output_url, job.root, "tmp").iterdir())
@@ -55,10 +49,7 @@ def spools(job):
 @pytest.fixture
 def request_of_three(originals, tmp_path):
     """Three shards on disk."""
-    options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=3, allow_partial=True)
-    return BuildRequest(
-        options=options, source_url=str(originals["imagenet"]), output_url=str(tmp_path / "out"), max_reject_ratio=1.0
-    )
+    return request(originals, tmp_path / "out", splits=("train",))
 
 
 def hold_shards(monkeypatch, kind, held):
@@ -73,20 +64,23 @@ def hold_shards(monkeypatch, kind, held):
     monkeypatch.setattr(kind, "publish", publishing)
 
 
+def note_checks(monkeypatch, checked):
+    """Add the key of every image that is checked from now on to a list."""
+    check_image = dataprep.builder.shard.check_image
+    monkeypatch.setattr(
+        dataprep.builder.shard, "check_image", lambda key, *rest: checked.append(key) or check_image(key, *rest)
+    )
+
+
 @pytest.mark.parametrize("ahead_bytes", [1, 64 * 2**20])
 def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
     request_of_three, monkeypatch, tmp_path, ahead_bytes
 ):
     monkeypatch.setattr(dataprep.builder.shard, "CHECKED_AHEAD_BYTES", ahead_bytes)
     checked, go_on = [], threading.Event()
-    check_image = dataprep.builder.shard.check_image
-
-    def checking(key, *rest):
-        checked.append(key)
-        return check_image(key, *rest)
 
     def engine(job, indexes):
-        monkeypatch.setattr(dataprep.builder.shard, "check_image", checking)
+        note_checks(monkeypatch, checked)
         hold_shards(monkeypatch, LocalStorage, {0: go_on})
         first = begin_shard(job, 0)
         keys = [ref.key for ref in shard_plan(open_build(job.output_url, job.root), 1).refs]
@@ -104,17 +98,14 @@ def test_the_next_shard_is_checked_but_not_written_while_the_last_is_published(
             yield second.result().result()
         yield build_shard(job, 2)
 
-    manifest = run_build(request_of_three, engine, _Quiet()).manifest
+    manifest = run_build(request_of_three, engine, Quiet()).manifest
     assert sum(shard["samples"] for shard in manifest.splits[0].shards) == manifest.splits[0].samples
 
 
 @pytest.fixture
 def request_in_a_bucket(originals, bucket_url):
     """Three shards in a bucket."""
-    options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=3, allow_partial=True)
-    return BuildRequest(
-        options=options, source_url=str(originals["imagenet"]), output_url=bucket_url, max_reject_ratio=1.0
-    )
+    return request(originals, bucket_url, splits=("train",))
 
 
 def test_in_a_bucket_two_shards_are_published_while_the_next_is_written(request_in_a_bucket, monkeypatch):
@@ -143,23 +134,18 @@ def test_in_a_bucket_two_shards_are_published_while_the_next_is_written(request_
             yield second.result()
             yield third.result().result()
 
-    assert run_build(request_in_a_bucket, engine, _Quiet()).shards_built == 3
+    assert run_build(request_in_a_bucket, engine, Quiet()).shards_built == 3
 
 
 def test_in_a_bucket_no_more_is_written_ahead_than_allowed(request_in_a_bucket, monkeypatch):
     """The second shard is published beside the first; both together leave no room for images of the third."""
     checked, held = [], {0: threading.Event(), 1: threading.Event()}
-    check_image = dataprep.builder.shard.check_image
-
-    def checking(key, *rest):
-        checked.append(key)
-        return check_image(key, *rest)
 
     def engine(job, indexes):
         hold_shards(monkeypatch, StagedGCS, held)
         first, second = begin_shard(job, 0), begin_shard(job, 1)
         monkeypatch.setattr(dataprep.builder.shard, "CHECKED_AHEAD_BYTES", 1)
-        monkeypatch.setattr(dataprep.builder.shard, "check_image", checking)
+        note_checks(monkeypatch, checked)
         with ThreadPoolExecutor(1) as thread:
             third = thread.submit(begin_shard, job, 2)
             wait_for(lambda: len(checked) >= 1)
@@ -174,7 +160,7 @@ def test_in_a_bucket_no_more_is_written_ahead_than_allowed(request_in_a_bucket, 
             yield first.result()
             yield third.result().result()
 
-    assert run_build(request_in_a_bucket, engine, _Quiet()).shards_built == 3
+    assert run_build(request_in_a_bucket, engine, Quiet()).shards_built == 3
 
 
 def test_a_shard_that_cannot_be_published_does_not_stop_the_next(request_of_three, monkeypatch, tmp_path):
@@ -196,7 +182,7 @@ def test_a_shard_that_cannot_be_published_does_not_stop_the_next(request_of_thre
         assert spools(job) == []
         yield from (build_shard(job, index) for index in (0, 2))
 
-    assert run_build(request_of_three, engine, _Quiet()).manifest.splits[0].samples > 0
+    assert run_build(request_of_three, engine, Quiet()).manifest.splits[0].samples > 0
 
 
 def test_a_shard_is_built_once_and_described_by_its_receipt(originals, tmp_path):
@@ -222,15 +208,7 @@ def test_a_shard_is_built_once_and_described_by_its_receipt(originals, tmp_path)
             seen[index] = receipt
             yield receipt
 
-    request = BuildRequest(
-        options=BuildOptions(
-            dataset="imagenet", format="webdataset", splits=("train", "val"), num_shards=3, allow_partial=True
-        ),
-        source_url=str(originals["imagenet"]),
-        output_url=str(tmp_path / "out"),
-        max_reject_ratio=1.0,
-    )
-    result = run_build(request, engine, _Quiet())
+    result = run_build(request(originals, tmp_path / "out", splits=("train", "val")), engine, Quiet())
     assert len(seen) == 6
     shards = [shard for split in result.manifest.splits for shard in split.shards]
     assert [shard["sha256"] for shard in shards] == [seen[index].sha256 for index in range(6)]

@@ -39,6 +39,12 @@ def make_tables(folder: Path, rows: Sequence[dict[str, Any]], rows_per_shard: in
     return measure_tables(open_storage(str(folder)), ["table.parquet"], rows_per_shard=rows_per_shard)
 
 
+def table_rows(folder: Path, rows: Sequence[dict[str, Any]]) -> tuple[LaionTables, list[Row]]:
+    """A table of these rows, and its only shard's rows as a build reads them."""
+    tables = make_tables(folder, rows)
+    return tables, read_shard_rows(open_storage(str(folder)), tables, 0)
+
+
 def answers(bodies: Sequence[bytes | None], order: Sequence[int] | None = None):
     """A Fetch that answers from memory, in another order if need be; None is a 404."""
 
@@ -74,8 +80,7 @@ class Collected:
 
 def collect_rows(folder: Path, **options: Any) -> Collected:
     """Collect ROWS, whose answers come in another order."""
-    tables = make_tables(folder, ROWS)
-    rows = read_shard_rows(open_storage(str(folder)), tables, 0)
+    tables, rows = table_rows(folder, ROWS)
     row_options, spool = RowOptions(**options), io.BytesIO()
     results = collect(rows, answers(BODIES, [3, 2, 1, 0]), row_options, spool)
     return Collected(rows, results, schema_with(tables.carried, row_options), spool)

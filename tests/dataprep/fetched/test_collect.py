@@ -41,10 +41,8 @@ from dataprep.fetched.collect import (
 )
 from dataprep.fetched.shard import rows_parquet, schema_with, stats_json, write_samples
 from dataprep.formats.pictures import MAX_SCANS
-from dataprep.sources.laion import read_shard_rows
-from dataprep.storage import open_storage
 from dataprep.web.requests import Outcome, Status
-from tests.dataprep.fetched.laion_tables import answers, make_tables
+from tests.dataprep.fetched.laion_tables import answers, table_rows
 from tests.dataprep.fetched.pictures import encoded, photo, png_cases
 from tests.support.img2dataset import PYTHON
 
@@ -67,9 +65,7 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("table")
-    tables = make_tables(folder, ROWS)
-    return tables, read_shard_rows(open_storage(str(folder)), tables, 0)
+    return table_rows(tmp_path_factory.mktemp("table"), ROWS)
 
 
 def _ends(rows, options, order=None, bodies=BODIES):
@@ -148,8 +144,7 @@ def test_an_image_with_another_hash_is_a_failed_download(table):
 
 
 def test_a_row_without_the_hash_to_verify_is_not_requested(tmp_path):
-    tables = make_tables(tmp_path, [{"URL": "http://h/a", "md5": None}, {"URL": "http://h/b", "md5": "0" * 32}])
-    rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
+    _, rows = table_rows(tmp_path, [{"URL": "http://h/a", "md5": None}, {"URL": "http://h/b", "md5": "0" * 32}])
     results, _ = _ends(rows, RowOptions(verify_hash="md5"), bodies=[IMAGES[0], IMAGES[1]])
     assert [result.reason for result in results] == ["no hash", "hash mismatch"]
 
@@ -184,8 +179,7 @@ def test_a_filtered_row_is_not_requested(table):
 
 
 def test_a_row_that_no_reader_would_take_is_filtered(tmp_path):
-    tables = make_tables(tmp_path, [{"URL": "http://h/a", "TEXT": "x" * 40_000}, {"URL": "http://h/b", "TEXT": "x"}])
-    rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
+    _, rows = table_rows(tmp_path, [{"URL": "http://h/a", "TEXT": "x" * 40_000}, {"URL": "http://h/b", "TEXT": "x"}])
     results, _ = _ends(rows, RowOptions(), bodies=[IMAGES[0], IMAGES[1]])
     assert [(result.status, result.reason) for result in results] == [("filtered", "row too large"), ("success", "")]
 

@@ -19,7 +19,7 @@ from dataprep.commands.progress import BuildProgress
 from dataprep.dataset.manifest import MANIFEST, read_manifest
 from dataprep.dataset.records import FileEntry, SplitManifest
 from dataprep.errors import BuildError, UsageError
-from dataprep.fetched.plan import FetchRequest, TableRequest, build_options, metadata_files
+from dataprep.fetched.plan import build_options, metadata_files
 from dataprep.fetched.recipe import WEB, nothing_came, top_reasons
 from dataprep.fetched.shard import ShardSchema
 from dataprep.sources.laion import LAION
@@ -29,7 +29,7 @@ from dataprep.web.requests import Limits
 from tests.dataprep.fetched.laion_tables import make_tables
 from tests.support.build_here import Killed, in_this_process
 from tests.support.builds import digests
-from tests.support.fetched import FAULTS, ROWS, build_table, check_built, retry
+from tests.support.fetched import FAULTS, ROWS, build_table, check_built, fetch_request, retry
 from tests.support.picture_web import LIMITS as PICTURE_LIMITS
 from tests.support.picture_web import picture, picture_web
 from tests.support.plans import small_plan
@@ -40,10 +40,7 @@ LIMITS = Limits(contact="mailto:me@example.org")
 @pytest.fixture
 def request_of(tmp_path):
     make_tables(tmp_path, [{"URL": f"http://h/{i}", "TEXT": "t"} for i in range(25)])
-    tables = TableRequest(sources=(str(tmp_path / "table.parquet"),), rows_per_shard=10, limits=LIMITS)
-    return lambda fmt, output: FetchRequest(
-        options=build_options(fmt), source_url=str(tmp_path), output_url=output, max_reject_ratio=1.0, tables=tables
-    )
+    return lambda fmt, output: fetch_request(tmp_path / "table.parquet", output, fmt, limits=LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -113,24 +110,17 @@ def test_a_process_asks_a_host_once_for_its_rules_and_keeps_its_connections(tmp_
     """An engine calls `build_shard` for one shard after the other, and from several threads."""
     counts = {}
 
-    def one_by_one(job, indexes):
-        yield from in_this_process(job, indexes)
-
     def by_threads(job, indexes):
         with ThreadPoolExecutor(2) as threads:
             yield from threads.map(partial(build_shard, job), indexes)
 
-    for name, engine in {"one by one": one_by_one, "threads": by_threads}.items():
+    for name, engine in {"one by one": in_this_process, "threads": by_threads}.items():
         with picture_web() as web:
             folder = tmp_path / name
             folder.mkdir()
             web.write_table(folder / "table.parquet", 60)
             limits = dataclasses.replace(PICTURE_LIMITS, host_connections=4)
-            tables = TableRequest(sources=(str(folder / "table.parquet"),), rows_per_shard=10, limits=limits)
-            asked = FetchRequest(
-                options=build_options("webdataset"), source_url=str(folder), output_url=str(folder / "out"),
-                max_reject_ratio=1.0, tables=tables,
-            )  # fmt: skip
+            asked = fetch_request(folder / "table.parquet", str(folder / "out"), limits=limits)
             manifest = run_build(asked, engine, BuildProgress(quiet=True)).manifest
             assert manifest.splits[0].samples == 60
             counts[name] = web.rules_asked, web.connections

@@ -37,7 +37,7 @@ from dataprep.formats.fields import read_fields
 from dataprep.sources.laion import read_shard_rows
 from dataprep.storage import open_storage
 from dataprep.web.requests import Evidence, Outcome, Status
-from tests.dataprep.fetched.laion_tables import BODIES, ROWS, answers, collect_rows, make_tables
+from tests.dataprep.fetched.laion_tables import BODIES, ROWS, answers, collect_rows, make_tables, table_rows
 from tests.dataprep.fetched.pictures import encoded, photo
 
 
@@ -111,8 +111,7 @@ def test_offsets_of_the_index_lead_to_images_and_fields(tmp_path, format_name):
 
 
 def test_a_shard_in_which_every_row_failed_has_an_empty_tar_and_all_rows(tmp_path):
-    tables = make_tables(tmp_path, ROWS)
-    rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
+    tables, rows = table_rows(tmp_path, ROWS)
     results = collect(rows, answers([None] * 4), RowOptions(), io.BytesIO())
     schema = schema_with(tables.carried, RowOptions())
     stream = io.BytesIO()
@@ -185,8 +184,7 @@ def test_options_that_fit_the_table_are_accepted(tables):
 
 def test_a_refused_row_keeps_what_was_said_and_nothing_of_its_image(tmp_path):
     evidence = Evidence("TDMRep", "tdm-reservation: 1", "https://site.test/a.jpg", date(2026, 11, 30), ("RSL",))
-    tables = make_tables(tmp_path, ROWS)
-    rows = read_shard_rows(open_storage(str(tmp_path)), tables, 0)
+    tables, rows = table_rows(tmp_path, ROWS)
     refused = [Outcome(row, Status.OPT_OUT, evidence.reason, evidence=evidence) for row in range(len(rows))]
     results = collect(rows, lambda requests: iter(refused), RowOptions(), io.BytesIO())
     table = pq.read_table(io.BytesIO(rows_parquet(rows, results, schema_with(tables.carried, RowOptions()))))

@@ -13,16 +13,13 @@ from dataprep.dataset.index import index_schema
 from dataprep.dataset.paths import BUILD
 from dataprep.dataset.records import Fetched, ShardReceipt
 from dataprep.errors import ConflictError, FormatError, StorageError
-from dataprep.fetched.plan import FetchRequest, TableRequest, build_options
 from dataprep.fetched.shard import built_names
 from dataprep.fetched.shards import Places, ShardFetcher, decide, files_of, placing, put_in_place
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import HashingWriter
-from dataprep.web.addresses import parse_networks
-from dataprep.web.requests import Limits
 from tests.support.builds import digests
-from tests.support.fetched import Watcher
-from tests.support.picture_web import picture_web
+from tests.support.fetched import Watcher, fetch_request
+from tests.support.picture_web import LIMITS, picture_web
 
 ROWS_PER_SHARD = 20
 SHARDS = 3
@@ -51,24 +48,8 @@ def web():
 def build(web, folder, name, engine):
     table = folder / "laion.parquet"
     web.write_table(table, SHARDS * ROWS_PER_SHARD)
-    limits = Limits(
-        contact="https://example.org/tests",
-        allow_networks=parse_networks(["127.0.0.0/8"]),
-        host_connections=64,
-        host_per_s=1e4,
-        address_per_s=1e4,
-        connect_s=600.0,
-        read_s=600.0,
-        answer_s=600.0,
-        row_s=600.0,
-    )
-    request = FetchRequest(
-        options=build_options("webdataset"),
-        source_url=str(folder),
-        output_url=str(folder / name),
-        max_reject_ratio=1.0,
-        tables=TableRequest(sources=(str(table),), rows_per_shard=ROWS_PER_SHARD, limits=limits),
-    )
+    limits = replace(LIMITS, host_connections=64, connect_s=600.0, read_s=600.0, answer_s=600.0)
+    request = fetch_request(table, str(folder / name), rows_per_shard=ROWS_PER_SHARD, limits=limits)
     run_build(request, engine, Watcher())
     return digests(folder / name)
 
