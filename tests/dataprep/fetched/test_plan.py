@@ -8,14 +8,13 @@ import pytest
 from dataprep.builder.finished import layout_faults, shape_faults
 from dataprep.builder.plan import plan_from_document
 from dataprep.dataset.documents import differences
-from dataprep.dataset.manifest import MAX_MANIFEST_BYTES, MAX_SHARDS, SCHEMA_VERSION, manifest_bytes
-from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import Manifest, SplitManifest
+from dataprep.dataset.manifest import MAX_MANIFEST_BYTES, MAX_SHARDS, manifest_bytes, read_manifest
+from dataprep.dataset.records import Manifest
 from dataprep.errors import SourceError, UsageError
 from dataprep.fetched.collect import DuplicatePolicy, EncodeOptions, RowFilter, RowOptions
-from dataprep.fetched.plan import LaionOptions, TableRequest, build_options, is_fetched, laion_of, plan_tables
+from dataprep.fetched.plan import TableRequest, build_options, is_fetched, laion_of, plan_tables
 from dataprep.fetched.shard import built_names, schema_with
-from dataprep.sources.tables import Column
+from dataprep.storage import open_storage
 from dataprep.verification.run import consistency_faults
 from dataprep.web.requests import Limits
 from tests.dataprep.fetched.laion_tables import make_tables
@@ -86,61 +85,10 @@ def test_plans_that_cannot_be_built_are_refused(request_of, tmp_path):
         plan_of(replace(request_of, sources=(str(tmp_path / "empty"),)))
 
 
-HASH, CRC = "0" * 64, "AAAAAA=="
-STATUSES = {"success": 3, "failed_to_download": 1, "failed_to_resize": 0, "filtered": 0, "duplicate": 0}
-
-
-def manifest() -> Manifest:
-    """Return the manifest of four rows in two shards."""
-    options = LaionOptions(
-        columns={"url": "URL"},
-        carried=(Column("SAMPLE_ID", "int"),),
-        rows_per_shard=2,
-        shard_digits=5,
-        rows=RowOptions(),
-    )
-    names = [f"train/{number:05d}{end}" for number in range(2) for end in (".parquet", "_stats.json")]
-    shards = [
-        {"file": f"train/{number:05d}.tar", "samples": samples, "bytes": 10, "sha256": HASH, "crc32c": CRC}
-        for number, samples in enumerate((2, 1))
-    ]
-    split = SplitManifest(
-        name="train",
-        samples=3,
-        num_bytes=20,
-        shards=tuple(shards),
-        class_counts=(),
-        repeats={"count": 1, "stored": 1},
-        repaired={},
-        rejected={},
-        index={"file": "index/train.parquet", "bytes": 1, "sha256": HASH},
-        events={"file": "index/train-events.parquet", "bytes": 1, "sha256": HASH},
-        statuses=STATUSES,
-        reasons={"http 404": 1, "success": 3},
-    )
-    laion = json.loads(json.dumps(options.document()))
-    return Manifest(
-        name="laion",
-        schema_version=SCHEMA_VERSION,
-        revision=1,
-        format="webdataset",
-        plan_hash=HASH,
-        order_version=ORDER_VERSION,
-        options={
-            "dataset": "laion", "format": "webdataset", "splits": ["train"], "laion": laion,
-            "allow_networks": [], "consents": [],
-        },
-        sources=({"split": "train", "name": "t.parquet", "bytes": 9, "rows": 4, "sha256": HASH},),
-        codecs={},
-        licence="",
-        origin="",
-        classes=(),
-        shuffled=False,
-        checked="decode",
-        partial=False,
-        splits=(split,),
-        files=tuple({"file": name, "bytes": 1, "sha256": HASH} for name in names),
-    )  # fmt: skip
+@pytest.fixture
+def manifest(fetched) -> Manifest:
+    """The manifest of 34 rows, 27 of them images, in four shards."""
+    return read_manifest(open_storage(str(fetched("webdataset"))))
 
 
 def faults(found: Manifest) -> list[str]:
@@ -148,21 +96,21 @@ def faults(found: Manifest) -> list[str]:
     return shape or [*layout_faults(found), *consistency_faults(found)]
 
 
-def test_a_manifest_of_a_build_has_no_fault():
-    assert is_fetched(manifest())
-    assert faults(manifest()) == []
+def test_a_manifest_of_a_build_has_no_fault(manifest):
+    assert is_fetched(manifest)
+    assert faults(manifest) == []
 
 
-def test_the_largest_number_of_shards_and_their_sidecars_fit_in_a_manifest():
+def test_the_largest_number_of_shards_and_their_sidecars_fit_in_a_manifest(manifest):
     """A thousand of them stand for all; their names and sizes are the longest."""
-    found, shards = manifest(), 1000
+    shards = 1000
     names = built_names("x" * 64, "tfrecord", "train", 9)
-    (split,) = found.splits
+    (split,) = manifest.splits
     entry = {**split.shards[0], "file": names.samples_file(0), "samples": 10**6, "bytes": 10**12}
     sidecars = [names.parquet_file(0), names.stats_file(0)] * shards
-    files = tuple({"file": name, "bytes": 10**9, "sha256": HASH} for name in sidecars)
-    large = replace(found, splits=(replace(split, shards=(entry,) * shards),), files=files)
-    a_shard = (len(manifest_bytes(large)) - len(manifest_bytes(found))) / shards
+    files = tuple({"file": name, "bytes": 10**9, "sha256": "0" * 64} for name in sidecars)
+    large = replace(manifest, splits=(replace(split, shards=(entry,) * shards),), files=files)
+    a_shard = (len(manifest_bytes(large)) - len(manifest_bytes(manifest))) / shards
     assert a_shard * MAX_SHARDS < 0.99 * MAX_MANIFEST_BYTES
 
 
@@ -179,22 +127,30 @@ def test_the_largest_number_of_shards_and_their_sidecars_fit_in_a_manifest():
         (lambda m: replace(m, format="imagefolder"), "format 'imagefolder', expected webdataset or tfrecord"),
         (lambda m: replace(m, options={**m.options, "allow_networks": "all"}), "options.allow_networks is 'all'"),
         (lambda m: _split(m, statuses={"success": 3}), "statuses ['success'], expected"),
-        (lambda m: _split(m, statuses={**STATUSES, "filtered": 1}), "statuses of 5 rows, the sources have 4"),
-        (lambda m: _split(m, reasons={"success": 3}), "reasons of 3 rows, the sources have 4"),
-        (lambda m: _split(m, statuses={**STATUSES, "success": 2, "filtered": 1}), "success 2, the shards have 3"),
+        (lambda m: _counted(m, filtered=1), "statuses of 35 rows, the sources have 34"),
+        (lambda m: _split(m, reasons={"success": 3}), "reasons of 3 rows, the sources have 34"),
+        (
+            lambda m: _counted(m, success=26, filtered=1),
+            "success 26, the shards have 27",
+        ),
         (lambda m: replace(m, files=m.files[1:]), "1 are not listed, the first is train/00000.parquet"),
         (lambda m: replace(m, files=m.files[::-1]), "not sorted by name"),
         (lambda m: replace(m, shuffled=True), "shuffled True; expected 1 or more, false"),
         (lambda m: _split(m, shards=({**m.splits[0].shards[0], "file": "../x.tar"},)), "shard 0 is '../x.tar'"),
         (lambda m: replace(m, sources=({**m.sources[0], "sha256": "x"},)), "sources: sha256 is 'x', expected 64 hex"),
         (
-            lambda m: replace(m, sources=({**m.sources[0], "enumeration_sha256": HASH},)),
+            lambda m: replace(m, sources=({**m.sources[0], "enumeration_sha256": "0" * 64},)),
             "sources: fields bytes, enumeration_sha256, name, rows, sha256, split; expected split, name, bytes, rows,",
         ),
     ],
 )
-def test_every_false_statement_is_a_fault(change, text):
-    assert any(text in fault for fault in faults(change(manifest()))), faults(change(manifest()))
+def test_every_false_statement_is_a_fault(manifest, change, text):
+    found = faults(change(manifest))
+    assert any(text in fault for fault in found), found
+
+
+def _counted(found: Manifest, **statuses: int) -> Manifest:
+    return _split(found, statuses=found.splits[0].statuses | statuses)
 
 
 def _with(found: Manifest, **changed) -> Manifest:

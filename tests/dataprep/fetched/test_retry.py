@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import asdict, replace
 from functools import cache
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -120,20 +121,17 @@ def test_loaders_read_the_samples_of_a_retry(built, web):
     assert sorted(captions) == sorted(f"Bild {number} ü" for number in range(ROWS))
 
 
-def test_repeated_retries_complete_the_dataset(web, copied, tmp_path):
-    url = str(tmp_path / "out")
-    copied(url, "tfrecord")
-    del web.faults[11]
-    assert retry(url).came == 1
-    del web.faults[25]
-    assert retry(url).came == 1
-    check_built(url)
+def test_repeated_retries_complete_the_dataset(built, web):
+    for number in (11, 25):
+        del web.faults[number]
+        assert retry(built).came == 1
+    check_built(built)
     web.faults = {30: 404}
-    last = retry(url, ALL)
+    last = retry(built, ALL)
     assert (last.rows, last.came, last.manifest.revision) == (5, 4, 4)
-    check_built(url)
-    assert retry(url).rows == 0
-    assert not list((tmp_path / "out").glob("_*"))
+    check_built(built)
+    assert retry(built).rows == 0
+    assert not list(Path(built).glob("_*"))
 
 
 def test_a_retry_without_success_changes_nothing(built):
@@ -232,24 +230,19 @@ def test_a_conflict_remains_one_when_the_retry_runs_again(built, web):
     check_built(built)
 
 
-def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(web, copied, tmp_path, monkeypatch):
-    url = str(tmp_path / "out")
-    copied(url, "tfrecord")
+def test_a_crash_after_the_manifest_is_cleaned_up_by_the_next_run(built, web, monkeypatch):
     web.faults.clear()
-    shutil.copytree(url, tmp_path / "before")
-    import dataprep.fetched.retry as module
-
     with monkeypatch.context() as patch:
-        patch.setattr(module.finished, "end_change", lambda *_: None)
-        retry(url)
-    assert (tmp_path / "out" / CHANGE_JSON).exists()
-    again = retry(url)
+        patch.setattr("dataprep.builder.finished.end_change", lambda *_: None)
+        retry(built)
+    assert Path(built, CHANGE_JSON).exists()
+    again = retry(built)
     assert (again.rows, again.manifest.revision) == (0, 2)
-    assert not (tmp_path / "out" / "_change").exists()
-    open_storage(url).create("_change/0/receipts/00000.parquet", b"left by a cleaning up that was killed")
-    assert retry(url).rows == 0
-    assert not (tmp_path / "out" / "_change").exists()
-    check_built(url)
+    assert not Path(built, "_change").exists()
+    open_storage(built).create("_change/0/receipts/00000.parquet", b"left by a cleaning up that was killed")
+    assert retry(built).rows == 0
+    assert not Path(built, "_change").exists()
+    check_built(built)
 
 
 def test_cards_get_the_new_revision_after_a_kill_before_them(web, copied, tmp_path, monkeypatch):
@@ -258,10 +251,8 @@ def test_cards_get_the_new_revision_after_a_kill_before_them(web, copied, tmp_pa
     write_cards(storage, copied(url, "webdataset"))
     assert storage.replace(CROISSANT, b"edited", storage.read(CROISSANT))
     web.faults.clear()
-    import dataprep.fetched.retry as module
-
     with monkeypatch.context() as patch:
-        patch.setattr(module, "replace_cards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("dataprep.fetched.retry.replace_cards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             retry(url)
     assert "revision 1" in storage.read(README).decode()
@@ -270,11 +261,16 @@ def test_cards_get_the_new_revision_after_a_kill_before_them(web, copied, tmp_pa
     assert storage.read(CROISSANT) == b"edited"
 
 
+def edit_plan(begun, root, **fields):
+    """Copy a dataset of which a retry was begun, and change fields of its plan."""
+    shutil.copytree(begun, root)
+    plan = root / CHANGE_JSON
+    plan.write_text(json.dumps(json.loads(plan.read_text()) | fields))
+
+
 @pytest.mark.parametrize("first_shard", [0, 3, 5, 10**15])
 def test_a_plan_that_begins_at_another_shard_is_refused(begun, tmp_path, first_shard):
-    shutil.copytree(begun, tmp_path / "out")
-    plan = tmp_path / "out" / CHANGE_JSON
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {"first_shard": first_shard}))
+    edit_plan(begun, tmp_path / "out", first_shard=first_shard)
     before = digests(tmp_path / "out")
     with pytest.raises(FormatError, match=f"its first shard is number {first_shard}, after 4 shards"):
         retry(str(tmp_path / "out"))
@@ -414,9 +410,7 @@ def test_rows_are_a_row_group_for_each_new_shard(begun):
     ],
 )  # fmt: skip
 def test_a_plan_whose_field_is_of_another_kind_is_refused_by_name(begun, tmp_path, field, value):
-    shutil.copytree(begun, tmp_path / "out")
-    plan = tmp_path / "out" / CHANGE_JSON
-    plan.write_text(json.dumps(json.loads(plan.read_text()) | {field: value}))
+    edit_plan(begun, tmp_path / "out", **{field: value})
     before = digests(tmp_path / "out")
     with pytest.raises(
         FormatError, match=rf"{CHANGE_JSON}: not a plan of a change: \$\.{field}.*, (got|in) .*; remove _change/"
@@ -506,21 +500,19 @@ def test_the_new_index_begins_with_the_old_one(built, web):
     assert open_index_file(open_storage(built), "index/train.parquet").group_rows[-1] == 5
 
 
-def test_the_stats_of_a_retry_list_the_counts_that_they_replace(web, copied, tmp_path):
-    url = str(tmp_path / "out")
-    copied(url, "webdataset")
+def test_the_stats_of_a_retry_list_the_counts_that_they_replace(built, web):
     web.faults = {2: 404}
-    retry(url)
-    stats = json.loads((tmp_path / "out" / "train" / "00004_stats.json").read_text())
+    retry(built)
+    stats = json.loads(Path(built, "train/00004_stats.json").read_text())
     assert stats["before"] == {
         "statuses": {"failed_to_download": 5},
         "reasons": {"http 429": 1, "http 500": 1, "http 503": 3},
     }
     assert (stats["count"], stats["successes"]) == (5, 4)
     # A lie about them is found.
-    path = tmp_path / "out" / MANIFEST
+    path = Path(built, MANIFEST)
     path.write_text(path.read_text().replace('"http 404": 3', '"http 404": 2', 1))
-    assert verify(url, deep=False, workers=0, progress=Watcher()).verdict == "differs"
+    assert verify(built, deep=False, workers=0, progress=Watcher()).verdict == "differs"
 
 
 @pytest.mark.parametrize("name", ["index/train.parquet", MANIFEST])
