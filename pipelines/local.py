@@ -69,7 +69,10 @@ def open_engine(choice: EngineChoice, work: EngineWork) -> Iterator[Engine]:
         ) -> Iterator[ShardReceipt]:
             return pool.run(partial(begin_shard, job), indexes, is_left)
 
-        yield build if choice.part is None else part_engine(choice.part, choice.workers, build, work.log)
+        if (part := choice.part) is None:
+            yield build
+        else:
+            yield lambda job, indexes: _PartOfBuild(part, choice.workers, build, work.log, job, indexes).receipts()
 
 
 @dataclass(slots=True)
@@ -116,13 +119,11 @@ def patience_s(shard_s: float) -> float:
     return max(MIN_PATIENCE_S, PATIENCE_SHARDS * shard_s)
 
 
-def part_engine(part: Part, workers: int, build: _Build, log: Callable[[str], object]) -> Engine:
-    """Make an engine for dataprep.builder.driver, which yields the receipts of the shards that this part has built."""
-    return lambda job, indexes: _PartOfBuild(part, workers, build, log, job, indexes).receipts()
-
-
 class _PartOfBuild:
-    """A part at work: its own shards, then those that other parts have left, as the receipts show."""
+    """A part at work: its own shards, then those that other parts have left, as the receipts show.
+
+    `build` has `workers` shards in flight, and is called several times.
+    """
 
     def __init__(
         self, part: Part, workers: int, build: _Build, log: Callable[[str], object], job: BuildJob, indexes: list[int]

@@ -24,7 +24,7 @@ from dataprep.errors import UsageError, needing
 from dataprep.host.cpu import available_cores
 from dataprep.messages import counted
 from dataprep.watching import LOG_FILE, log_lines
-from loaders.config import MAX_THREADS, LoaderConfig
+from loaders.config import MAX_THREADS
 from loaders.decode.transforms import PilTransform
 from loaders.loader import Loader
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD, UNCROPPED_SIDE, Data, classes_of
@@ -48,7 +48,7 @@ from train.flags.options import (
     run_entry,
 )
 from train.flags.shared import REFUSED as LAUNCHERS
-from train.flags.shared import Recipe, RecipeOptions
+from train.flags.shared import Recipe, RecipeOptions, RunParts
 from train.loops.backend import AUTOMATIC, Devices
 from train.loops.loop import Training, refuse_not_finite
 from train.telemetry.logs import Logs
@@ -492,10 +492,7 @@ def _open_jax(flags: FinetuneMAE, weights: Weights | None) -> Training[JaxBacken
             clip_grad_norm=flags.clip_grad,
             fsdp=flags.fsdp,
         ),
-        schedule=flags.schedule(),
-        lr_shares=lr_shares,
-        loader=loader,
-        validation=validation,
+        RunParts(schedule=flags.schedule(), lr_shares=lr_shares, loader=loader, validation=validation),
         is_probe=flags.linear_probe,
         tensors={name: each.numpy() for name, each in model.state_dict().items()},
     )
@@ -533,27 +530,24 @@ def _open_torch(flags: FinetuneMAE, weights: Weights | None) -> Training[TorchBa
         mix=mixer if mixer.config.enabled else None,
         best=BestAccuracy(logs),
     )
-    optimizer = _open_optimizer(model, flags, schedule.lr)
-    return flags.torch_training(
-        task,
-        optimizer,
-        schedule=schedule,
-        lr_shares=lr_shares,
-        loader=loader,
-        logs=logs,
-        clip_grad_norm=flags.clip_grad,
-    )
+    settings = {"lr": schedule.lr, "weight_decay": flags.weight_decay}
+    optimizer: torch.optim.Optimizer
+    if flags.linear_probe:
+        optimizer = LARS(model.head.parameters(), **settings)
+    else:
+        optimizer = open_layered_adamw(model, layer_decay=flags.layer_decay, **settings)
+    parts = RunParts(schedule=schedule, lr_shares=lr_shares, loader=loader, logs=logs)
+    return flags.torch_training(task, optimizer, parts, clip_grad_norm=flags.clip_grad)
 
 
 def _open_loaders(flags: FinetuneMAE, data: Data, devices: Devices) -> tuple[Loader, Loader | None]:
     settings = flags.loader_config(devices, batch_size=flags.effective_batch(devices), image_size=flags.side)
     training = replace(settings, scale=(flags.min_crop, 1.0), transform=flags.transform(), processes=flags.processes)
-    loader, validation = data.loaders(
-        training,
-        _validation_config(flags, settings),
-        sizes=flags.batch_sizes(data.epoch_images, flags.epochs),
-        tells=not flags.eval,
-    )
+    resize = flags.side if flags.side > UNCROPPED_SIDE else None
+    # Batches of evaluations have the size of one part, so that they fit into memory.
+    evaluation = replace(settings, batch_size=settings.batch_size // flags.accum_iter, resize=resize)
+    sizes = flags.batch_sizes(data.epoch_images, flags.epochs)
+    loader, validation = data.loaders(training, evaluation, sizes=sizes, tells=not flags.eval)
     loader.set_epoch(flags.start_epoch)
     return loader, validation
 
@@ -613,21 +607,6 @@ def _weights(flags: FinetuneMAE) -> Weights | None:
     if found is None:
         raise UsageError(f"{flags.output_dir}: no undamaged checkpoint to evaluate; name one with `resume`")
     return weights_of(f"{flags.output_dir}/{found[0].name}", found[1])
-
-
-def _open_optimizer(model: VisionTransformer, flags: FinetuneMAE, lr: float) -> torch.optim.Optimizer:
-    if flags.linear_probe:
-        return LARS(model.head.parameters(), lr=lr, weight_decay=flags.weight_decay)
-    return open_layered_adamw(model, lr=lr, weight_decay=flags.weight_decay, layer_decay=flags.layer_decay)
-
-
-def _validation_config(flags: FinetuneMAE, settings: LoaderConfig) -> LoaderConfig:
-    """Return settings of evaluations, whose batches have the size of one part, so that they fit into memory."""
-    return replace(
-        settings,
-        batch_size=settings.batch_size // flags.accum_iter,
-        resize=flags.side if flags.side > UNCROPPED_SIDE else None,
-    )
 
 
 def train(flags: FinetuneMAE) -> int:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from train.flags.options import (
     run,
     run_entry,
 )
-from train.flags.shared import REFUSED, UNSET, PackOptions, RecipeOptions, check_packs
+from train.flags.shared import REFUSED, UNSET, PackOptions, RecipeOptions, RunParts, check_packs
 from train.loops.backend import Devices
 from train.loops.loop import Training
 from train.models.sizes import MAEConfig, mae_config
@@ -124,9 +125,7 @@ def _open_jax(flags: PretrainMAE, config: MAEConfig) -> Training[JaxBackend]:
         devices,
         MAETask(model=model, masks=_masks(flags, config), loader=loader, seed=flags.seed),
         Settings(weight_decay=flags.weight_decay, betas=BETAS, fsdp=flags.fsdp),
-        schedule=flags.schedule(),
-        lr_shares=lr_shares,
-        loader=loader,
+        RunParts(schedule=flags.schedule(), lr_shares=lr_shares, loader=loader),
     )
 
 
@@ -149,7 +148,7 @@ def _open_torch(flags: PretrainMAE, config: MAEConfig) -> Training[TorchBackend]
     if flags.compile:
         compile_network(task.model, runtime.device)
     optimizer = open_adamw(task.model, lr=schedule.lr, weight_decay=flags.weight_decay, betas=BETAS)
-    return flags.torch_training(task, optimizer, schedule=schedule, lr_shares=lr_shares, loader=loader)
+    return flags.torch_training(task, optimizer, RunParts(schedule=schedule, lr_shares=lr_shares, loader=loader))
 
 
 def _open_loader(flags: PretrainMAE, data: Data, devices: Devices, packs: Packs | None) -> Loader:
@@ -173,13 +172,13 @@ def _torch_task(
     from train.models.mae import MaskedAutoencoder
     from train.models.packed import PackedMAE
 
-    shared: dict[str, Any] = {"runtime": runtime, "precision": flags.precision, "accum_iter": flags.accum_iter}
-    shared["seed"] = flags.seed
+    shared: Mapping[str, Any] = {name: getattr(flags, name) for name in ("precision", "accum_iter", "seed")}
     if packs is None:
         squares = MaskedAutoencoder(config).to(runtime.device)
-        return MAETask(model=squares, masks=_masks(flags, config), loader=loader, **shared)
+        return MAETask(model=squares, masks=_masks(flags, config), loader=loader, runtime=runtime, **shared)
     model = PackedMAE(config, packs, flags.pack_positions).to(runtime.device)
-    return PackedMAETask(model=model, masks=PackMaskConfig(packs=packs, ratio=flags.mask_ratio), **shared)
+    masks = PackMaskConfig(packs=packs, ratio=flags.mask_ratio)
+    return PackedMAETask(model=model, masks=masks, runtime=runtime, **shared)
 
 
 def train(flags: PretrainMAE) -> int:

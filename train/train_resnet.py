@@ -33,7 +33,7 @@ from train.flags.options import (
     run_entry,
     with_defaults,
 )
-from train.flags.shared import FAKE_DATA, RunOptions
+from train.flags.shared import FAKE_DATA, RunOptions, RunParts
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices
 from train.loops.loop import Training
@@ -242,7 +242,8 @@ def open_training(flags: TrainResNet) -> Training[TorchBackend]:
         logs=logs,
         shows_metrics=flags.metrics_debug,
     )
-    return flags.torch_training(task, optimizer, schedule=schedule, lr_shares=lr_shares, loader=loader, logs=logs)
+    parts = RunParts(schedule=schedule, lr_shares=lr_shares, loader=loader, logs=logs)
+    return flags.torch_training(task, optimizer, parts)
 
 
 def _open_loaders(flags: TrainResNet, data: Data, runtime: Runtime) -> tuple[Loader, Loader | None]:

@@ -50,8 +50,7 @@ from train.telemetry.logs import parse_steps
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from train.loops.jax import JaxBackend
-    from train.loops.jax_steps import ResNetSteps
+    from train.loops.jax import JaxBackend, ResNetSteps
     from train.loops.loop import Training
 
 BATCH = 128
@@ -216,6 +215,7 @@ class Config(Request):
 
     def loader_config(self, *, rank: int = 0, world_size: int = 1) -> LoaderConfig:
         """Return the settings of one process's loader."""
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "dataprep", "images")
         return LoaderConfig(
             batch_size=self.batch_size or BATCH,
             seed=self.seed,
@@ -225,7 +225,7 @@ class Config(Request):
             scale=(self.dataset_min_crop, 1.0),
             threads=None if self.dataset_num_workers is None else max(1, self.dataset_num_workers),
             prefetch_batches=self.dataset_prefetch_factor,
-            cache_dir=str(_cache_folder()) if self.dataset_cache else None,
+            cache_dir=str(cache) if self.dataset_cache else None,
             region_policy=self.dataset_region_policy,
             on_error=self.dataset_on_error,
             metrics_port=self.metrics_port,
@@ -295,11 +295,6 @@ def config_of(*, config: str = "configs/default.py", **given: Any) -> Config:
     return Config(config=config, **{**preset, **given})
 
 
-def _cache_folder() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "dataprep" / "images"
-
-
 def open_training(config: Config) -> Training[JaxBackend]:
     """Open devices, loaders and model; nothing is trained yet. Raises UsageError if the data do not exist, have no
     labels, have images without one, or have no split to evaluate on."""
@@ -307,8 +302,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
     from train.batches.data import classes_of, open_data
     from train.checkpoints.checkpoint import CheckpointFolder
     from train.checkpoints.files import NUMPY
-    from train.loops.jax import JaxBackend
-    from train.loops.jax_steps import all_devices
+    from train.loops.jax import JaxBackend, all_devices
     from train.loops.loop import Training
     from train.telemetry.logs import EpochLogs
 
@@ -354,7 +348,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
 
 def open_steps(config: Config, mesh: Mesh, *, num_classes: int) -> ResNetSteps:
     """Make the functions that devices run. Raises UsageError if the model is unknown."""
-    from train.loops.jax_steps import ResNetSteps
+    from train.loops.jax import ResNetSteps
     from train.models.jax_resnet import create_resnet
 
     dtype = "bfloat16" if config.half_precision else "float32"
@@ -367,7 +361,7 @@ def train(config: Config) -> int:
     with needing("jax", "training in JAX"):
         import jax
 
-        from train.loops.jax_steps import join_processes
+        from train.loops.jax import join_processes
 
     join_processes()
     if config.diagnose:

@@ -42,7 +42,7 @@ from train.flags.options import (
     run_entry,
     with_defaults,
 )
-from train.flags.shared import FAKE_DATA, PackOptions, RunOptions, check_packs, check_shares
+from train.flags.shared import FAKE_DATA, PackOptions, RunOptions, RunParts, check_packs, check_shares
 from train.flags.shared import REFUSED as LAUNCHERS
 from train.loops.backend import Devices, LoopConfig, Plan, plan_of, plan_text
 from train.loops.loop import Training
@@ -241,14 +241,14 @@ class TrainViT(JaxOptions, PackOptions, RunOptions):
         )
 
 
-def plan(flags: TrainViT) -> Plan:
-    """Plan what each of `plan_devices` would hold, without allocating any weights."""
+def plan(flags: TrainViT, num_devices: int) -> Plan:
+    """Plan what each of some devices would hold, without allocating any weights."""
     import torch
 
     from train.models.vit import VisionTransformer
 
     with torch.device("meta"):
-        return plan_of(VisionTransformer(flags.model_config()), flags.plan_devices)
+        return plan_of(VisionTransformer(flags.model_config()), num_devices)
 
 
 def open_training(flags: TrainViT) -> Training[Any]:
@@ -274,10 +274,7 @@ def _open_jax(flags: TrainViT) -> Training[JaxBackend]:
             clip_grad_norm=flags.clip_grad_norm,
             fsdp=not flags.run_without_fsdp,
         ),
-        schedule=flags.schedule(loader.order),
-        lr_shares=lr_shares,
-        loader=loader,
-        validation=validation,
+        RunParts(schedule=flags.schedule(loader.order), lr_shares=lr_shares, loader=loader, validation=validation),
     )
 
 
@@ -300,9 +297,8 @@ def _open_torch(flags: TrainViT) -> Training[TorchBackend]:
     task = (PackedClassifierTask if flags.pack_tokens else ClassifierTask)(
         model=model, runtime=runtime, precision=flags.precision, accum_iter=flags.accum_iter, validation=validation
     )
-    return flags.torch_training(
-        task, optimizer, schedule=schedule, lr_shares=lr_shares, loader=loader, clip_grad_norm=flags.clip_grad_norm
-    )
+    parts = RunParts(schedule=schedule, lr_shares=lr_shares, loader=loader)
+    return flags.torch_training(task, optimizer, parts, clip_grad_norm=flags.clip_grad_norm)
 
 
 def _open_model(flags: TrainViT, runtime: Runtime) -> torch.nn.Module:
@@ -322,12 +318,7 @@ def _open_model(flags: TrainViT, runtime: Runtime) -> torch.nn.Module:
 
 def _refuse_too_large(flags: TrainViT, runtime: Runtime) -> None:
     """Raise UsageError if the host's memory is too small: the system would kill the program without a message."""
-    import torch
-
-    from train.models.vit import VisionTransformer
-
-    with torch.device("meta"):
-        found = plan_of(VisionTransformer(flags.model_config()), num_devices=1)
+    found = plan(flags, 1)
     if runtime.device.type == "cpu":
         needed, what = found.training_bytes_per_device, "weights, gradients and AdamW's moments"
     else:
@@ -371,7 +362,7 @@ def _resume_of(flags: TrainViT, training: Training[Any]) -> str:
 def train(flags: TrainViT) -> int:
     """Train, measure what the training would wait for, or print the plan of the weights; return the exit code."""
     if flags.plan:
-        found = plan(flags)
+        found = plan(flags, flags.plan_devices)
         click.echo(json.dumps(found.to_document()) if flags.json else plan_text(found))
         return 0
     if flags.is_jax:

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from train.checkpoints.checkpoint import named_leaves
 from train.loops.backend import Update
-from train.loops.jax import Batch, JaxBackend
-from train.loops.jax_steps import ResNetSteps, all_devices
+from train.loops.jax import Batch, JaxBackend, ResNetSteps, all_devices
 from train.models.jax_resnet import ARCHITECTURES, ResNet, create_resnet
 
 SIDE = 16

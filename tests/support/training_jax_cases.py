@@ -17,8 +17,7 @@ import jax
 
 from dataprep.errors import DataprepError
 from tests.support.training_jax import SMALL, arguments, config_of, series
-from train.loops.jax import Batch
-from train.loops.jax_steps import all_devices
+from train.loops.jax import Batch, all_devices
 from train.models.jax_resnet import ARCHITECTURES, Architecture
 from train.train_resnet_jax import command, open_steps, open_training
 
@@ -72,7 +71,7 @@ def watched_run(data: str, folder: Path, **keys: Any) -> dict[str, Any]:
 
 def called(*flags: str) -> Any:
     """What the command returns in this process, which uses its devices already."""
-    with mock.patch("train.loops.jax_steps.join_processes"):
+    with mock.patch("train.loops.jax.join_processes"):
         return command.main(list(flags), standalone_mode=False)
 
 

@@ -4,5 +4,3 @@ data.py              loaders over a dataset, over plain data that are indexed fi
 masks.py             which patches a masked autoencoder sees, also of images packed into rows
 mixing.py            Mixup and CutMix
 """
-
-__all__ = ["data", "masks", "mixing"]

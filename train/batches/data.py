@@ -106,11 +106,11 @@ class Data:
 
     def trained_split(self) -> str | None:
         """Return the name of the split that is trained on; None if several could be meant."""
-        return self.splits[0] if len(self.splits) == 1 else self._first_of(TRAIN)
+        return self.splits[0] if len(self.splits) == 1 else next((each for each in TRAIN if each in self.splits), None)
 
     def evaluated_split(self) -> str | None:
         """Return the name of the split that is evaluated on; None if there is none."""
-        return self._first_of(VALIDATION)
+        return next((each for each in VALIDATION if each in self.splits), None)
 
     def tell_no_evaluation(self, config: LoaderConfig) -> None:
         """Print a line on rank 0's stderr that the run does not evaluate, and how to get a split for it."""
@@ -127,9 +127,6 @@ class Data:
             named = ", ".join(self.splits)
             raise UsageError(f"{self.url}: no split {TRAIN[0]!r} among {named}; give one by its own folder")
         return split
-
-    def _first_of(self, names: Sequence[str]) -> str | None:
-        return next((name for name in names if name in self.splits), None)
 
     def _loader(self, split: str, config: LoaderConfig) -> Loader:
         if self.mixture is not None:

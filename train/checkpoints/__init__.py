@@ -7,5 +7,3 @@ encoder_weights.py   vision transformers from our files and other tools' files, 
                      and moments of a state for a model of PyTorch
 jax_weights.py       weights of JAX's transformers by PyTorch's names, and back
 """
-
-__all__ = ["checkpoint", "encoder_weights", "files", "jax_weights", "parts"]

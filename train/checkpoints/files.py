@@ -17,6 +17,7 @@ import json
 import os
 import pickletools
 import re
+import shutil
 import struct
 import tempfile
 import zipfile
@@ -466,8 +467,7 @@ def on_disk(storage: Storage, name: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="dataprep-checkpoint-") as folder:
         path = Path(folder) / name.rpartition("/")[2]
         with storage.open(name) as source, path.open("wb") as target:
-            while block := source.read(_COPY_BYTES):
-                target.write(block)
+            shutil.copyfileobj(source, target, _COPY_BYTES)
         yield path
 
 

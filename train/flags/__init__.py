@@ -4,5 +4,3 @@ options.py           a dataclass becomes options: names, help, ranges; how an en
 shared.py            flags that several entries share
 jax.py               framework that trains, and devices and folders of a run in JAX
 """
-
-__all__ = ["jax", "options", "shared"]

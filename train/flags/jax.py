@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from dataprep.arguments import request
 from dataprep.arrays import NDArray
 from dataprep.errors import UsageError, needing
-from loaders.loader import Loader
 from train.checkpoints.checkpoint import CheckpointFolder, OrbaxFolder, named_leaves
 from train.checkpoints.files import NUMPY
 from train.flags.options import COUNT, DEVICES, SAVE, SHARE_BELOW_1, TRAIN, flag, given_of
-from train.flags.shared import RunOptions
-from train.optim.schedule import Schedule
+from train.flags.shared import RunOptions, RunParts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -96,11 +94,8 @@ class JaxOptions(RunOptions):
         devices: JaxDevices,
         task: Task,
         settings: Settings,
+        parts: RunParts,
         *,
-        schedule: Schedule,
-        lr_shares: Mapping[int, float],
-        loader: Loader,
-        validation: Loader | None = None,
         is_probe: bool = False,
         tensors: Mapping[str, NDArray[Any]] | None = None,
     ) -> Training[JaxBackend]:
@@ -133,13 +128,13 @@ class JaxOptions(RunOptions):
                 mesh=devices.mesh,
                 steps=steps,
                 values=values,
-                validation=validation,
+                validation=parts.validation,
                 saves_parts=saves_parts,
                 agreement_steps=self.log_interval_steps,
             ),
-            schedule=schedule,
-            lr_shares=lr_shares,
-            loader=loader,
+            schedule=parts.schedule,
+            lr_shares=parts.lr_shares,
+            loader=parts.loader,
             logs=self.open_logs(devices),
             checkpoints=checkpoints,
             description=asdict(self),
@@ -178,7 +173,7 @@ def join_jax(device: str | None) -> None:
     if device is not None:
         os.environ["JAX_PLATFORMS"] = _PLATFORMS[device]
     with needing("jax", "`framework` jax"):
-        from train.loops.jax_steps import join_processes
+        from train.loops.jax import join_processes
 
     join_processes()
 

@@ -9,6 +9,7 @@ import dataclasses
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -127,18 +128,15 @@ def entry_of(
                 flag_value="",
                 hidden=True,
                 expose_value=False,
-                callback=_refuser(spelling, spelled(kind, reason)),
+                callback=partial(_refuse, spelling, spelled(kind, reason)),
             )
         )
     return command
 
 
-def _refuser(spelling: str, reason: str) -> Callable[[click.Context, click.Parameter, Any], None]:
-    def refuse(_context: click.Context, _parameter: click.Parameter, value: Any) -> None:
-        if value is not None:
-            raise UsageError(f"{spelling}: {reason}")
-
-    return refuse
+def _refuse(spelling: str, reason: str, _context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        raise UsageError(f"{spelling}: {reason}")
 
 
 def run(training: Training[Any], flags: RunOptions, *, model: str) -> int:

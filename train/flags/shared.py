@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -61,6 +61,20 @@ _OF_SQUARES = ("fake_data", "diagnose", "use_byol_crop", "compile", "mask_downsa
 """Options that are not for `pack_tokens`."""
 UNSET = -1
 """Value of a size or batch size that means "not given"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunParts:
+    """Parts that a run in either framework has."""
+
+    schedule: Schedule
+    lr_shares: Mapping[int, float]
+    """As `Training.lr_shares`."""
+    loader: Loader
+    validation: Loader | None = None
+    """Loader of evaluations in JAX; PyTorch's tasks have their own."""
+    logs: Logs | None = None
+    """None: they are opened."""
 
 
 class Recipe(NamedTuple):
@@ -310,20 +324,11 @@ class RunOptions(Request):
         )
 
     def torch_training(
-        self,
-        task: TorchTask,
-        optimizer: Optimizer,
-        *,
-        schedule: Schedule,
-        lr_shares: Mapping[int, float],
-        loader: Loader,
-        logs: Logs | None = None,
-        clip_grad_norm: float = 0.0,
+        self, task: TorchTask, optimizer: Optimizer, parts: RunParts, *, clip_grad_norm: float = 0.0
     ) -> Training[TorchBackend]:
         """Make a run in PyTorch: a task with its model, on the task's devices.
 
         Args:
-            logs: Logs of the run; None to open them.
             clip_grad_norm: Largest norm of the gradient of all parameters; 0: no limit.
         """
         from train.loops.loop import Training
@@ -339,10 +344,10 @@ class RunOptions(Request):
                 clip_grad_norm=clip_grad_norm,
                 agreement_steps=self.log_interval_steps,
             ),
-            schedule=schedule,
-            lr_shares=lr_shares,
-            loader=loader,
-            logs=logs or self.open_logs(task.runtime),
+            schedule=parts.schedule,
+            lr_shares=parts.lr_shares,
+            loader=parts.loader,
+            logs=parts.logs or self.open_logs(task.runtime),
             checkpoints=self.open_checkpoints(task.runtime),
             description=asdict(self),
         )

@@ -1,4 +1,7 @@
-"""The JAX backend of the training loop: a network's functions on a mesh of all processes' devices.
+"""The JAX backend of the training loop: a network's functions on a mesh of all processes' devices, also a ResNet's.
+
+Everything on devices is a function of its arguments under `jax.jit`. A batch is sharded along the `data` axis, so a sum
+over it is a sum over all devices; each device holds a copy of a ResNet's values.
 
 No random generator has a state: a checkpoint holds weights, statistics and moments, and the step of the last
 evaluation.
@@ -10,12 +13,14 @@ B images of the global batch, K classes.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +30,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
-from dataprep.errors import UsageError
+from dataprep.errors import UsageError, install_hint
 from loaders.engine.batch import LoaderState
 from loaders.jax import JaxBatch, device_batches
 from loaders.loader import STATE_VERSION, Loader
@@ -34,11 +39,10 @@ from train.checkpoints.checkpoint import named_leaves
 from train.checkpoints.files import ARRAYS, flags_of_its_run
 from train.checkpoints.files import State as SavedState
 from train.loops.backend import Backend, Update, sharded_dimension, skipped_images
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from train.models.jax_resnet import ResNet
 
 StateT = TypeVar("StateT")
+_PROCESS_VARIABLES = ("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
 DATA_AXIS = "data"
 MODEL_AXIS = "model"
 _STACKED = ("blocks", "decoder_blocks")
@@ -54,6 +58,38 @@ _MODEL_DIMENSIONS = {
     ("fc2", "kernel"): -2,
 }
 """Dimension that is cut along `model`, by the names of a module (with its parent's if needed) and of its weight."""
+
+
+def join_processes() -> None:
+    """Connect to the other processes of a TPU pod or cluster; call this before devices are used.
+
+    Elsewhere JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID describe the processes.
+
+    Raises:
+        UsageError: The environment sets only some of the three, or there is no device.
+    """
+    _, processes, process = (os.environ.get(name) for name in _PROCESS_VARIABLES)
+    try:
+        jax.distributed.initialize(
+            num_processes=None if processes is None else int(processes),
+            process_id=None if process is None else int(process),
+        )
+    except ValueError as error:  # this is not a cluster that JAX detects
+        if given := [name for name in _PROCESS_VARIABLES if name in os.environ]:
+            raise UsageError(f"{', '.join(given)}: {error}; set {', '.join(_PROCESS_VARIABLES)}") from None
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        named, reason = os.environ.get("JAX_PLATFORMS", ""), str(error).partition(" (")[0]
+        raise UsageError(
+            f"no device (JAX_PLATFORMS={named}): {reason or 'not found'}; on a TPU {install_hint('tpu-jax')}, "
+            "elsewhere set JAX_PLATFORMS=cpu"
+        ) from None
+
+
+def all_devices() -> Mesh:
+    """Make a mesh of one axis over the devices of all processes, one process's side by side."""
+    return Mesh(np.asarray(jax.devices()), (DATA_AXIS,))
 
 
 def open_mesh(tensor_parallel: int) -> Mesh:
@@ -356,3 +392,72 @@ class JaxBackend(Backend):
 def _are_finite(arrays: list[jax.Array]) -> jax.Array:
     """Return for each array whether all of its values are finite."""
     return jnp.stack([jnp.isfinite(each).all() for each in arrays])
+
+
+class ResNetValues(NamedTuple):
+    """Arrays that an update changes; float32."""
+
+    params: Any
+    batch_stats: Any
+    optimizer: Any
+
+
+class ResNetSteps(Steps):
+    """The functions of one network and optimiser on one mesh.
+
+    Args:
+        model: Network whose batch statistics are computed over complete batches.
+        momentum: Momentum of SGD, with Nesterov's correction.
+        weight_decay: Factor of a weight that is added to its gradient; vectors do not decay.
+    """
+
+    def __init__(self, model: ResNet, mesh: Mesh, *, momentum: float, weight_decay: float) -> None:
+        self._model = model
+        self._optimizer = optax.chain(
+            optax.add_decayed_weights(weight_decay, mask=partial(jax.tree.map, lambda each: each.ndim > 1)),
+            optax.trace(decay=momentum, nesterov=True),
+        )
+        self._copies = NamedSharding(mesh, PartitionSpec())
+        self.update = jax.jit(self._update, donate_argnums=0, out_shardings=self._copies)
+        """(ResNetValues, Batch, lr) -> (ResNetValues, {loss, accuracy}), means over the batch."""
+        self.evaluate = jax.jit(self._evaluate, out_shardings=self._copies)
+        """(ResNetValues, Batch) -> {loss, correct, images}, sums over the batch."""
+
+    def initial(self, *, seed: int, image_size: int) -> ResNetValues:
+        """Draw weights from a seed; they do not depend on the number of devices."""
+
+        def state_of(key: jax.Array) -> ResNetValues:
+            variables = self._model.init(key, jnp.zeros((1, image_size, image_size, 3)), train=False)
+            params = variables["params"]
+            return ResNetValues(params, variables["batch_stats"], self._optimizer.init(params))
+
+        state: ResNetValues = jax.jit(state_of, out_shardings=self._copies)(jax.random.key(seed))
+        return state
+
+    def inputs(self, batch: JaxBatch, update: Update) -> Batch:
+        return Batch(batch.images, batch.labels, batch.mask)
+
+    def from_torch(self, where: str, state: Mapping[str, Any], values: ResNetValues) -> dict[str, NDArray[Any]]:
+        """Refuse a checkpoint of PyTorch, whose ResNets have other weights, with a UsageError."""
+        raise UsageError(f"{where}: a checkpoint of PyTorch, expected one of dataprep-train-resnet-jax")
+
+    def _update(self, state: ResNetValues, batch: Batch, lr: jax.Array) -> tuple[ResNetValues, dict[str, jax.Array]]:
+        def loss_of(params: Any) -> tuple[jax.Array, tuple[Any, dict[str, jax.Array]]]:
+            variables = {"params": params, "batch_stats": state.batch_stats}
+            logits_BK, changed = self._model.apply(
+                variables, normalised(batch.images_BHWC), train=True, mutable=["batch_stats"]
+            )
+            sums = judged(logits_BK, batch)
+            images = jnp.maximum(sums["images"], 1)
+            loss = sums["loss"] / images
+            return loss, (changed["batch_stats"], {"loss": loss, "accuracy": sums["correct"] / images})
+
+        gradient, (batch_stats, means) = jax.grad(loss_of, has_aux=True)(state.params)
+        direction, optimizer = self._optimizer.update(gradient, state.optimizer, state.params)
+        params = jax.tree.map(lambda each, step: each - lr * step, state.params, direction)
+        return ResNetValues(params, batch_stats, optimizer), means
+
+    def _evaluate(self, state: ResNetValues, batch: Batch) -> dict[str, jax.Array]:
+        variables = {"params": state.params, "batch_stats": state.batch_stats}
+        logits_BK: Any = self._model.apply(variables, normalised(batch.images_BHWC), train=False)
+        return judged(logits_BK, batch)

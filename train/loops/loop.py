@@ -610,7 +610,7 @@ class Unread:
         finite."""
         for step, numbers, keys in self._updates:
             if not math.isfinite(loss := float(numbers["loss"])):
-                self._report(step, loss, keys)
+                self._end(step, f"the loss is {loss}, expected a finite one", str(loss), keys)
 
     def judge(self, step: int, found: Mapping[str, float]) -> None:
         """Check that the losses that wait, and then the numbers of an evaluation, are finite. Raises DataprepError if
@@ -644,9 +644,6 @@ class Unread:
         if self.saved_step < 0:
             return "nothing is kept, because no checkpoint was saved"
         return f"nothing after the checkpoint of step {self.saved_step:,} is kept"
-
-    def _report(self, step: int, loss: float, keys: list[str]) -> NoReturn:
-        self._end(step, f"the loss is {loss}, expected a finite one", str(loss), keys)
 
     def _end(self, step: int, what: str, loss: str, keys: list[str]) -> NoReturn:
         where = ""

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import nn
@@ -45,18 +45,12 @@ _WRAPPER = "_orig_module."
 """Text that torch_xla's FSDP inserts into the names of weights."""
 
 
-class RandomState(TypedDict):
-    """State of the random generators that a step may use."""
-
-    cpu: torch.Tensor
-    cuda: NotRequired[torch.Tensor]
-    tpu: NotRequired[torch.Tensor]
-    xla: NotRequired[int]
-    """Seed of the steps."""
+RandomState: TypeAlias = Mapping[str, Any]
+"""State of the random generators that a step may use, by the kind of the device; of `xla` the seed of the steps."""
 
 
 class Runtime:
-    """One process's share of the devices; this class drives one device, `cuda` or `cpu`."""
+    """One process's share of the devices; this class drives one device, `cuda`, `cpu`, or `tpu` by torch-tpu."""
 
     rank = 0
     world_size = 1
@@ -69,6 +63,7 @@ class Runtime:
     def __init__(self, name: str, *, pin_memory: bool) -> None:
         self.name = name
         self.device = torch.device(name)
+        self._module = torch.get_device_module(name)
         self._pin_memory = pin_memory
         self.transfer_ahead = 0 if name == "cpu" else 1
         """Number of batches that `batches` sends to the device ahead of the yielded one."""
@@ -114,6 +109,8 @@ class Runtime:
         moved = self.put(rows)
         if self.name == "cuda":
             torch.cuda.current_stream().synchronize()
+        else:
+            self.wait()
         return moved
 
     def begin_step(self, step: int) -> None:
@@ -124,8 +121,7 @@ class Runtime:
 
     def wait(self) -> None:
         """Wait until the device has finished all operations."""
-        if self.name == "cuda":
-            torch.cuda.synchronize()
+        self._module.synchronize()
 
     @property
     def compute_threads(self) -> int:
@@ -180,16 +176,14 @@ class Runtime:
 
     def random_state(self) -> RandomState:
         """Return the state of the random generators that a step may use."""
-        state: RandomState = {"cpu": torch.get_rng_state()}
-        if self.name == "cuda":
-            state["cuda"] = torch.cuda.get_rng_state()
-        return state
+        more = {} if self.name == "cpu" else {self.name: self._module.get_rng_state()}
+        return {"cpu": torch.get_rng_state(), **more}
 
     def set_random_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state that `random_state` returned; another device's restores the CPU's alone."""
         torch.set_rng_state(state["cpu"])
-        if self.name == "cuda" and "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"])
+        if self.name != "cpu" and self.name in state:
+            self._module.set_rng_state(state[self.name])
 
     @contextlib.contextmanager
     def profile(self, folder: Path) -> Iterator[None]:
@@ -204,40 +198,6 @@ class Runtime:
     @cached_property
     def _copies(self) -> torch.cuda.Stream:
         return torch.cuda.Stream()  # type: ignore[no-untyped-call]
-
-
-class TPURuntime(Runtime):
-    """One device that torch-tpu drives; PyTorch's operations are launched as on CUDA."""
-
-    def __init__(self) -> None:
-        if importlib.util.find_spec(PACKAGE) is None:
-            raise UsageError(
-                f"`device` tpu needs torch-tpu: {install_hint('tpu-torch-tpu')} on Python 3.12 or newer, in an "
-                "environment without torch_xla; or use `device` xla"
-            )
-        try:
-            self._module = torch.get_device_module("tpu")
-        except RuntimeError as error:  # torch-tpu registers no device where it finds no TPU
-            raise UsageError(NO_TPU) from error
-        if not self._module.is_available():
-            raise UsageError(NO_TPU)
-        super().__init__("tpu", pin_memory=False)
-
-    def put_whole(self, rows: torch.Tensor) -> torch.Tensor:
-        moved = self.put(rows)
-        self.wait()
-        return moved
-
-    def wait(self) -> None:
-        self._module.synchronize()
-
-    def random_state(self) -> RandomState:
-        return {"cpu": torch.get_rng_state(), "tpu": self._module.get_rng_state()}
-
-    def set_random_state(self, state: Mapping[str, Any]) -> None:
-        torch.set_rng_state(state["cpu"])
-        if "tpu" in state:
-            self._module.set_rng_state(state["tpu"])
 
 
 class XLARuntime(Runtime):
@@ -456,10 +416,24 @@ def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
             "use `device` xla for several devices, or start it without a launcher"
         )
     if device == "tpu":
-        return TPURuntime()
+        _check_tpu()
     # Convolutions in float32 compute in TF32 otherwise, with 10 bits of mantissa; matrix products do not.
     torch.backends.cudnn.allow_tf32 = False
     return Runtime(device, pin_memory=device == "cuda" and pin_memory is not False)
+
+
+def _check_tpu() -> None:
+    if importlib.util.find_spec(PACKAGE) is None:
+        raise UsageError(
+            f"`device` tpu needs torch-tpu: {install_hint('tpu-torch-tpu')} on Python 3.12 or newer, in an "
+            "environment without torch_xla; or use `device` xla"
+        )
+    try:
+        module = torch.get_device_module("tpu")
+    except RuntimeError as error:  # torch-tpu registers no device where it finds no TPU
+        raise UsageError(NO_TPU) from error
+    if not module.is_available():
+        raise UsageError(NO_TPU)
 
 
 def open_autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:

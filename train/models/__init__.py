@@ -9,5 +9,3 @@ packed.py            both over images of any shape, packed into rows
 jax_resnet.py        ResNets in Flax
 jax_transformers.py  vision transformers and masked autoencoders in Flax
 """
-
-__all__ = ["encoders", "jax_resnet", "jax_transformers", "mae", "packed", "registry", "sizes", "vit"]

@@ -87,13 +87,15 @@ class ResNet(nn.Module):
         return nn.Dense(self.num_classes, dtype=self.dtype)(x_NC).astype("float32")
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions."""
-
+class _Block(nn.Module):
     channels: int
     stride: int
     conv: Callable[..., Any]
     norm: Callable[..., Any]
+
+
+class BasicBlock(_Block):
+    """Two 3x3 convolutions."""
 
     @nn.compact
     def __call__(self, x_NHWC: jax.Array) -> jax.Array:
@@ -105,13 +107,8 @@ class BasicBlock(nn.Module):
         return nn.relu(y_NHWC + _shortcut(self, x_NHWC, y_NHWC.shape))
 
 
-class Bottleneck(nn.Module):
+class Bottleneck(_Block):
     """1x1, 3x3 and 1x1 convolutions, the last one with four times as many channels."""
-
-    channels: int
-    stride: int
-    conv: Callable[..., Any]
-    norm: Callable[..., Any]
 
     @nn.compact
     def __call__(self, x_NHWC: jax.Array) -> jax.Array:
@@ -124,7 +121,7 @@ class Bottleneck(nn.Module):
         return nn.relu(y_NHWC + _shortcut(self, x_NHWC, y_NHWC.shape))
 
 
-def _shortcut(block: BasicBlock | Bottleneck, x_NHWC: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _shortcut(block: _Block, x_NHWC: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Return the shortcut that is added to the convolutions' result: the input, or a projection if shapes differ."""
     if x_NHWC.shape == shape:
         return x_NHWC

@@ -4,5 +4,3 @@ logs.py              JSON lines on stdout and in log.txt, a progress bar, Tensor
 goodput.py           time since the first start by cause, over all attempts
 diagnosis.py         `diagnose`: what the run would wait for
 """
-
-__all__ = ["diagnosis", "goodput", "logs"]

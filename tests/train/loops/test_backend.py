@@ -158,7 +158,7 @@ def test_the_longest_dimension_that_all_devices_share_equally_is_sharded(shape, 
 
 def test_the_plan_of_ten_billion_parameters_has_the_expected_bytes_per_device(capsys):
     growth = MemoryGrowth()
-    found = plan(TrainViT())
+    found = plan(TrainViT(), 128)
     assert growth.bytes() < 2**30, "no weight is made"
     in_blocks = sum(share.bytes // 4 for share in found.shares if share.name.startswith("blocks."))
     assert (round(in_blocks / 1e9, 2), found.parameters) == (10.07, 10_077_917_160)

@@ -1,11 +1,14 @@
 """The JAX backend, in a process of its own; that it trains, stops and resumes, the tests of its entry show."""
 
+import math
+
 import jax
 import numpy as np
 import pytest
 from jax.sharding import AbstractMesh
 
 from dataprep.errors import UsageError
+from tests.support.training_jax import config_of
 from train.checkpoints.checkpoint import named_leaves
 from train.loops.jax import check_shapes, shardings_of
 
@@ -115,3 +118,21 @@ def test_heads_that_cannot_be_shared_are_copied():
 def test_arrays_of_another_model_are_named(arrays, message):
     with pytest.raises(UsageError, match=message):
         check_shapes({"a": np.zeros(3), "b": np.zeros(2)}, arrays)
+
+
+def test_an_update_is_sgd_with_nesterovs_correction_and_vectors_do_not_decay(jax_networks):
+    found = jax_networks["updates"]
+    assert len(found["names"]) == 11
+    for name, difference, change in zip(found["names"], found["differences"], found["changes"], strict=True):
+        assert change > 1e-4, f"{name}: a change too small to be judged"
+        assert difference < 1e-5, name
+
+
+def test_the_learning_rate_of_every_update_follows_the_closed_formula():
+    keys = {"batch_size": 8, "learning_rate": 0.4, "warmup_epochs": 1.0, "num_epochs": 3}
+    schedule = config_of(**keys).schedule()
+    for step in range(22):
+        epoch = step * 8 / 60
+        peak = 0.4 * 8 / 256
+        expected = peak * epoch if epoch < 1 else peak * math.cos(math.pi * (epoch - 1) / 4) ** 2
+        assert math.isclose(schedule.at(epoch), expected, rel_tol=1e-12, abs_tol=0 if step == 0 else 1e-15)
