@@ -5,7 +5,7 @@ region.py        whether a reading is co-located, free, paid or unknown (pure)
 prices.py        tables of dataprep/data/ and prices; cost.py prices passes, copies, and ways to read often (pure)
 capacity.py      whether the hosts of a TPU can feed it (pure)
 plan.py          plan-input: capacity for a training; accelerators.py reads the names of TPUs
-replicate.py     makes copies; buckets.py makes buckets and their service accounts
+replicate.py     makes copies of a dataset
 gcloud.py        runs gcloud, and finds TPUs; tpu/ operates TPU machines
 
 docs/regions.md and docs/capacity.md have the rules.

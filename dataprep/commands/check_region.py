@@ -25,9 +25,9 @@ from dataprep.arguments import (
 )
 from dataprep.cloud import cost as costs
 from dataprep.cloud import region as regions
-from dataprep.cloud.buckets import cache_command
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
 from dataprep.cloud.prices import Prices, fact, price_dates
+from dataprep.cloud.tpu.command_lines import cache_command
 from dataprep.commands import region_options
 from dataprep.commands.build_run import people
 from dataprep.commands.progress import PYTHON

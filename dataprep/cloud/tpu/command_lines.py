@@ -317,6 +317,11 @@ def instances_command(place: Place) -> list[str]:
     return gcloud_line(*words, zones=place.zone, project=place.project, filter=by, format="json")
 
 
+def cache_command(bucket: str, zone: str) -> list[str]:
+    """Return the command that adds a Rapid Cache to an existing bucket."""
+    return gcloud_line("storage", "buckets", "anywhere-caches", "create", f"gs://{bucket}", zone)
+
+
 def delete_commands(target: Target, *, queued: bool) -> list[list[str]]:
     """Return the commands that delete a TPU.
 

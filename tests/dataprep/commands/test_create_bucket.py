@@ -6,10 +6,11 @@ import json
 import pytest
 from click.testing import Result
 
-from dataprep.cloud import buckets as bucket_accounts
-from dataprep.commands.create_bucket import command
-from dataprep.errors import AccessError, DataprepError, VerificationError
+from dataprep.commands import create_bucket
+from dataprep.commands.create_bucket import BucketRequest, command
+from dataprep.errors import AccessError, DataprepError, UsageError, VerificationError
 from dataprep.storage import gcs_client
+from dataprep.storage.gcs_location import bucket_location
 from tests.support.builds import invoked
 from tests.support.fake_gcloud import fake_gcloud
 
@@ -25,7 +26,7 @@ def name(gcs) -> str:
 
 @pytest.fixture
 def cloud(tmp_path, monkeypatch):
-    monkeypatch.setattr(bucket_accounts, "BIND_WAIT_S", 0.0)
+    monkeypatch.setattr(create_bucket, "BIND_WAIT_S", 0.0)
     with fake_gcloud(tmp_path / "cloud", monkeypatch) as cloud:
         yield cloud
 
@@ -67,19 +68,46 @@ def test_an_existing_bucket_with_the_given_settings_is_a_success(name, gcs):
 
 
 def test_differences_of_an_existing_bucket_are_listed_and_nothing_is_changed(name):
-    create(f"gs://{name}", "--near", "us-central1", "--label", "a=b")
+    create(f"gs://{name}", "--near", "us-central1", "--label", "a=b", "--label", "more=1")
     before = described(name)
+    other = ["--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9, "--soft-delete-days", 0, "--hns"]
     with pytest.raises(VerificationError) as caught:
-        create(name, "--near", "us-central1", "--storage-class", "nearline", "--label", "a=c", "--lifecycle-days", 9)
+        create(name, "--near", "us-central1", *other)
     assert caught.value.exit_code == 1
-    for part in (
-        "storage class: STANDARD, requested: NEARLINE",
-        "label a: b, requested: c",
-        "lifecycle: no rule {'action': {'type': 'Delete'}, 'condition': {'age': 9}}",
-        "gcloud storage buckets update",
-    ):
-        assert part in str(caught.value)
+    assert str(caught.value) == (
+        f"gs://{name} exists already and differs: storage class: STANDARD, requested: NEARLINE; soft delete, days: 7, "
+        "requested: 0; label a: b, requested: c; hierarchical namespace: False, requested: True; lifecycle: no rule "
+        "{'action': {'type': 'Delete'}, 'condition': {'age': 9}}; change it with `gcloud storage buckets update`, or "
+        "request its existing settings"
+    )
     assert described(name) == before
+
+
+def test_an_existing_bucket_in_another_place_is_refused(name):
+    create(f"gs://{name}", "--near", "us-central1")
+    with pytest.raises(UsageError, match="not in us-east1, and cannot be moved; choose a different name"):
+        create(f"gs://{name}", "--near", "us-east1")
+
+
+ABANDONED = {"action": {"type": "AbortIncompleteMultipartUpload"}, "condition": {"age": 7}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "rules"),
+    [
+        ({}, [ABANDONED]),
+        ({"lifecycle": "nearline"}, [ABANDONED]),
+        ({"lifecycle_days": 30}, [ABANDONED, {"action": {"type": "Delete"}, "condition": {"age": 30}}]),
+        (
+            {"lifecycle_days": 3, "lifecycle": "nearline"},
+            [ABANDONED, {"action": {"type": "SetStorageClass", "storageClass": "NEARLINE"}, "condition": {"age": 3}}],
+        ),
+    ],
+)
+def test_lifecycle_rules_end_abandoned_uploads_and_apply_the_given_ages(changed, rules):
+    request = BucketRequest(name="x", location="US", **changed)
+    assert request.rules == request.document()["lifecycle_rules"] == rules
+    assert json.loads(json.dumps(request.document()))["labels"] == {}
 
 
 def test_a_bucket_of_somebody_else_is_refused(name, gcs):
@@ -96,6 +124,10 @@ def test_a_bucket_of_somebody_else_is_refused(name, gcs):
         (["gs://x-y-z", "--near", "us-central"], "is not a zone or region"),
         (["gs://x-y-z", "--near", "us-central1", "--label", "Team=x"], "expected KEY=VALUE"),
         (["gs://x-y-z", "--near", "us-central1", "--service-account", "trainer"], "add --project"),
+        *(
+            (["gs://x-y-z", "--near", "us-central1", "--soft-delete-days", days], "Cloud Storage takes 0, or 7 to 90")
+            for days in (1, 6, 91)
+        ),
     ],
 )
 def test_wrong_arguments_are_refused_with_the_right_form(arguments, said):
@@ -118,6 +150,13 @@ def test_an_account_gets_least_rights_on_this_bucket_alone(name, cloud, role, ro
     assert len(cloud.calls("add-iam-policy-binding")) == 3  # the first found a new account not known yet
     assert json.loads(create(*arguments, "--json").stdout)["service_account"] == email
     assert cloud.read(email, "account")["roles"] == {f"gs://{name}": roles}
+
+
+@pytest.mark.parametrize("account", ["", "short", "1digit", "Upper-case", "ends-", "x" * 31, "with space", "a@b.cdef"])
+def test_an_account_that_google_refuses_is_refused_before_anything_is_made(account, cloud):
+    with pytest.raises(UsageError, match="expected 6 to 30 of a-z, 0-9 and -, the first a letter"):
+        create("x-y-z", "--near", "us-central1", "--project", "proj", "--service-account", account)
+    assert cloud.calls() == []
 
 
 def test_a_refusal_of_gcloud_is_reported_and_not_retried(name, cloud):
@@ -154,4 +193,5 @@ def test_a_mistyped_region_gets_a_note_before_anything_is_created(name):
 
 def test_a_hierarchical_namespace_is_requested_and_named(name):
     assert "namespace   hierarchical" in create(f"gs://{name}", "--near", "us-central1-ai1a", "--hns").stdout
-    assert described(name)["hierarchicalNamespace"] == {"enabled": True}
+    assert bucket_location(name).hierarchical
+    assert "exists already" in create(f"gs://{name}", "--near", "us-central1-ai1a", "--hns").stdout

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from dataprep.cloud.accelerators import parse_accelerator
-from dataprep.cloud.buckets import account_commands, cache_command
 from dataprep.cloud.tpu.command_lines import (
     CreateTpu,
     Place,
     Share,
     Target,
+    cache_command,
     check_zone,
     copy_commands,
     create_commands,
@@ -29,6 +29,7 @@ from dataprep.cloud.tpu.command_lines import (
     ssh_command,
     startup_script,
 )
+from dataprep.commands.create_bucket import account_commands
 from dataprep.errors import UsageError
 from tests.support.markdown import ROOT
 
