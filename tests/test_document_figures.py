@@ -24,7 +24,7 @@ from dataprep.cloud.capacity import (
     host_cores,
     plan_capacity,
 )
-from dataprep.cloud.plan import InputRequest
+from dataprep.commands.plan_input import InputRequest
 from dataprep.sources import DATASETS
 from scripts.sentences import BENCHMARKS, CAPACITY, CLUSTERS, only, with_figures, written_anew
 from tests.support.markdown import ROOT, blocks, commands, shows
