@@ -83,7 +83,7 @@ FULL: dict[str, tuple[str, ...]] = {
     "tests/loaders/fetch/test_plain.py": (*LOADERS, "dataprep/adoption/"),
     "tests/loaders/metrics": ("loaders/metrics/", "loaders/engine/", "loaders/loader.py"),
     "tests/loaders/mixtures": LOADERS,
-    "tests/loaders/report": ("loaders/report/", "loaders/diagnosis/", "dataprep/pages.py"),
+    "tests/loaders/report": ("loaders/report.py", "loaders/diagnosis/", "dataprep/pages.py"),
     "tests/loaders/test_adopted.py": (*LOADERS, "dataprep/adoption/"),
     "tests/loaders/test_decode_alone.py": ("loaders/decode/",),
     "tests/loaders/test_grain.py": LOADERS,
