@@ -128,15 +128,8 @@ class Span(NamedTuple):
 
 
 def checked_groups(value: Any, name: str = "views") -> tuple[Views, ...]:
-    """Return groups of views as a tuple; the value may also be a single group.
-
-    Args:
-        value: The value to check.
-        name: Name of the setting, for messages.
-
-    Raises:
-        UsageError: The value is not groups of views, or an image would have more than 64 views.
-    """
+    """Return groups of views as a tuple; the value may also be a single group. Raises UsageError, with the name of the
+    setting, if it is neither, or if an image would have more than 64 views."""
     groups = (value,) if isinstance(value, Views) else tuple(value) if isinstance(value, Iterable) else ()
     if not groups or not all(isinstance(each, Views) for each in groups):
         raise UsageError(f"{name} must be loaders.Views or a tuple of them, got {value!r}")
@@ -296,13 +289,8 @@ def _project(name: str, value: Any) -> str:
 
 
 def _setting(default: Any, text: str, check: Any = None) -> Any:
-    """Make a field of `LoaderConfig`.
-
-    Args:
-        default: Default of the field, `...` if it has none. A default of None means that None is accepted.
-        text: Meaning, with the unit.
-        check: Returns a value in the form of the field, or raises UsageError; not needed for a bool.
-    """
+    """Make a field of `LoaderConfig` with its meaning; `...` is no default, and a default of None means that None is
+    accepted. `check` returns a value in the form of the field, or raises UsageError; a bool needs none."""
     about = {"text": text, "check": _bool if isinstance(default, bool) else check}
     return field(metadata=about) if default is ... else field(default=default, metadata=about)
 

@@ -206,14 +206,8 @@ class Dataset:
         return mean_value_bytes(self.columns[name], self.split)
 
     def reading_columns(self, order: Order, world_size: int, image_bytes: float, budget: float) -> Self:
-        """Return the dataset with the `column_reads` that need the fewest reads within the memory.
-
-        Args:
-            order: Order of the samples.
-            world_size: Number of ranks times processes that fetch for each.
-            image_bytes: Mean size of an encoded image, which the fetcher holds, too; 0 on a disk.
-            budget: Memory of the fetcher, bytes.
-        """
+        """Return the dataset with the `column_reads` that need the fewest reads within the fetcher's memory, in bytes.
+        The fetcher also holds images of this mean size, 0 on a disk; otherwise arguments are those of `bytes_held`."""
         value_bytes = sum(map(self.column_bytes, self.columns))
         stored, held = value_bytes * self.split.samples, bytes_held(order, world_size, value_bytes)
         beside = bytes_held(order, world_size, image_bytes)
@@ -261,12 +255,7 @@ class Dataset:
         return tuple(name for name in names if name not in self.columns)
 
     def open_index(self, deadline_s: float, max_bytes: int = MAX_INDEX_BYTES) -> SplitIndex:
-        """Open a reader of the split's index; a loader opens one and shares it.
-
-        Args:
-            deadline_s: Seconds without an answer from the bucket after which reading fails.
-            max_bytes: Memory for entries that are kept.
-        """
+        """Open a reader of the split's index, as `SplitIndex` says; a loader opens one and shares it."""
         return SplitIndex(self._index_storage, self.manifest, self.split, max_bytes=max_bytes, deadline_s=deadline_s)
 
     def url_of(self, shard: int, file: str) -> str:

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Unpack, cast, runtime_checkable
 
 from dataprep.arrays import np
@@ -703,9 +702,7 @@ class Loader:
     def __enter__(self) -> Loader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _go_to(self, batch: int) -> None:

@@ -775,17 +775,8 @@ def bytes_held(order: Order, world_size: int, mean_image_bytes: float) -> float:
 
 
 def check_budget(order: Order, world_size: int, mean_image_bytes: float, prefetch_bytes: int) -> None:
-    """Refuse a budget that the order would exceed: every stream of a rank mixes the samples of a window of pieces.
-
-    Args:
-        order: Order of the samples.
-        world_size: Number of ranks times processes that fetch for each.
-        mean_image_bytes: Mean size of an encoded image.
-        prefetch_bytes: Budget of one rank or process.
-
-    Raises:
-        UsageError: The budget is too small; the message shows the arithmetic.
-    """
+    """Raise UsageError, which shows the arithmetic, if the order would exceed the budget of one rank or process: every
+    stream of a rank mixes the samples of a window of pieces. Arguments are those of `bytes_held`."""
     needed = bytes_held(order, world_size, mean_image_bytes)
     if needed <= prefetch_bytes * (1 - HEDGED_SHARE):
         return

@@ -126,14 +126,8 @@ _COST_OF_SHAPE = 0.5
 def plan_rows(
     packs: Packs, heights_RM: NDArray[np.int64], widths_RM: NDArray[np.int64], draws_RM: NDArray[np.float64]
 ) -> NDArray[np.int32]:
-    """Return the grids of rows for training: patches along height and width, shape (R, M, 2).
-
-    Args:
-        packs: Length of the rows, and bounds.
-        heights_RM: Heights of the crops, pixels, 1 or more.
-        widths_RM: Widths of the crops.
-        draws_RM: A random number in [0, 1) for each image.
-    """
+    """Return the grids of rows for training, patches along height and width, shape (R, M, 2), from the sides of the
+    crops, 1 pixel or more, and a random number in [0, 1) for each image."""
     shares_RM = _shares(packs, draws_RM)
     spare_R = packs.tokens - shares_RM.sum(axis=1)
     grids_RM2 = np.empty((*shares_RM.shape, 2), np.int32)
@@ -235,13 +229,8 @@ def starts_of(grids_RM2: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def lay_out(grids_RM2: NDArray[np.int32], mask_RM: NDArray[np.bool_], tokens: int) -> Layout:
-    """Return the layout of the tokens.
-
-    Args:
-        grids_RM2: Patches of each image along height and width, 0 where there is no image.
-        mask_RM: False for images that could not be read: their tokens stay where they are, as padding.
-        tokens: Tokens in a row, T.
-    """
+    """Return the layout of the tokens. A grid is 0 where there is no image, and the mask False for images that could
+    not be read: their tokens stay where they are, as padding."""
     rows, images, _ = grids_RM2.shape
     starts_RM, counts_RM = starts_of(grids_RM2), np.prod(grids_RM2, axis=-1, dtype=np.int64)
     left_R1 = tokens - counts_RM.sum(axis=1, keepdims=True)

@@ -88,7 +88,8 @@ class Samples:
         """Index that the process of this number has opened."""
         order, sequence = loader.order, loader.state_dict()["sequence"]
         self._stored, self._epoch_samples = order.num_samples, order.epoch_samples
-        self._length = _length(order.epoch_samples, shuffle=config.shuffle, epochs=epochs)
+        is_endless = config.shuffle and epochs is None
+        self._length = sys.maxsize if is_endless else (epochs or 1) * order.epoch_samples
         left_out = ("batch_size", "pixels", *(_OF_PIXELS if images == "encoded" else ()))
         found = {name: value for name, value in sequence.items() if name not in left_out}
         found |= {"images": images, "fields": list(config.fields), "length": self._length}
@@ -213,13 +214,6 @@ def _check_use(images: Any, settings: Iterable[str]) -> None:
         )
     if images == "encoded" and (wrong := [name for name in settings if name in _OF_PIXELS]):
         raise UsageError(f"{', '.join(wrong)}: not a setting of encoded images; leave it out, or set images='decoded'")
-
-
-def _length(epoch_samples: int, *, shuffle: bool, epochs: int | None) -> int:
-    """Return the number of positions in the given epochs."""
-    if not shuffle:
-        return epoch_samples
-    return sys.maxsize if epochs is None else epochs * epoch_samples
 
 
 class Asked(NamedTuple):

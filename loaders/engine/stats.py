@@ -286,13 +286,8 @@ def open_tracer() -> Tracer | None:
 
 
 def trace_batch(tracer: Tracer, moments: Sequence[Moment], attributes: Mapping[str, str | int]) -> None:
-    """Write the spans of a batch that was taken just now.
-
-    Args:
-        tracer: The process's tracer.
-        moments: Parts of the batch's way, in any order.
-        attributes: Attributes of the batch's span, without the prefix of their names.
-    """
+    """Write the spans of a batch that was taken just now, from the parts of its way in any order. Names of attributes
+    get a prefix."""
     from opentelemetry import trace
     from opentelemetry.context import Context
 

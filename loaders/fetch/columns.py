@@ -89,12 +89,8 @@ class ValueRange:
 class ColumnIndex:
     """Reader of the places of a column's values in one split; safe in many threads.
 
-    Args:
-        storage: Storage of the column.
-        column: A column with values for every shard of the split.
-        split: A split; of a view, only the values of kept samples are found.
-        deadline_s: Seconds without an answer from the bucket after which reading fails.
-        max_bytes: Memory for places, which only values that differ in size, and views, need.
+    The column has values for every shard of the split; in a view, only the values of kept samples are found. Only
+    values that differ in size, and views, need `max_bytes` of memory for places.
     """
 
     def __init__(

@@ -359,11 +359,8 @@ E = TypeVar("E", bound=_Sized)
 
 
 class ShardCache(Generic[E]):
-    """Entries of shards, each read when it is first needed; safe in many threads.
-
-    Args:
-        max_bytes: Memory for entries that are kept; the least recently used shards go first.
-    """
+    """Entries of shards, each read when it is first needed; safe in many threads. Up to `max_bytes` are kept, and the
+    least recently used shards go first."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

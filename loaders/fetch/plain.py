@@ -49,12 +49,8 @@ _OPTION = re.compile("`(?!index`)([a-z_]+)`")
 
 
 class Growth:
-    """Larger indexes of a folder, which a separate process makes while a loader delivers the known images.
-
-    Args:
-        data: Place of the data.
-        index: URL for the index of all images.
-    """
+    """Larger indexes of a folder, which a separate process makes while a loader delivers the known images; the index
+    of all images gets the URL `index`."""
 
     def __init__(self, data: Storage, index: str) -> None:
         self._data_url, self._index = data.url, index

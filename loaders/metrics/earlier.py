@@ -71,14 +71,8 @@ class Comparison:
 
 
 def read_earlier(path: Path | None, part: str, command: str) -> Mapping[str, Any] | None:
-    """Read the `--json` output of an earlier run of a command; None without a path.
-
-    Args:
-        part: Name of a list that every such result has.
-
-    Raises:
-        UsageError: The file is absent, too large, or not such a result.
-    """
+    """Read the `--json` output of an earlier run of a command; None without a path. Every such result has the list
+    `part`. Raises UsageError if the file is absent, too large, or not such a result."""
     if path is None:
         return None
     where, advice = f"--compare {path}", f"give a file that {command} wrote"

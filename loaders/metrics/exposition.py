@@ -288,13 +288,7 @@ class Registration:
 
 
 def serve(loader: Observed, split: str, address: str, port: int) -> Registration:
-    """Serve a loader's metrics until the registration is closed or the loader is gone.
-
-    Args:
-        loader: Loader, which the server does not keep alive.
-        split: Name of the split, for the label.
-        address: Address of this machine; 127.0.0.1 is reached from this machine only.
-        port: Port; 0 takes any that is free.
+    """Serve a loader's metrics, labelled with the split, until the registration is closed or the loader is gone.
 
     Raises:
         UsageError: The package that writes the format is not installed, or the port is not available.

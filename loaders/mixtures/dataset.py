@@ -121,14 +121,11 @@ class MixtureSpec:
             ("are called", [source.name for source in self.sources]),
             ("are the split and URL", [(source.split, source.url.rstrip("/")) for source in self.sources]),
         ):
-            seen: set[object] = set()
-            for value in values:
-                if value in seen:
-                    raise UsageError(
-                        f"{self.label}: two datasets {what} {value!r}; give each its own name, and every split of a "
-                        "dataset only once, with the weight of both"
-                    )
-                seen.add(value)
+            if twice := [value for place, value in enumerate(values) if value in values[:place]]:
+                raise UsageError(
+                    f"{self.label}: two datasets {what} {twice[0]!r}; give each its own name, and every split of a "
+                    "dataset only once, with the weight of both"
+                )
         if self.labels not in get_args(Labels):
             raise UsageError(not_one_of("labels", self.labels, get_args(Labels)))
         if self.epoch_samples is not None:

@@ -216,11 +216,8 @@ class Mixture:
 
     def open_loader(self, split: str, config: LoaderConfig) -> Loader:
         """Open a loader with settings that were checked already; see `loaders.open_loader`."""
-        kind = MixtureLoader
-        if config.packs is not None:
-            kind = _MixedPackLoader
-        elif config.view_groups:
-            kind = _MixedViewLoader
+        kind = _MixedViewLoader if config.view_groups else MixtureLoader
+        kind = _MixedPackLoader if config.packs is not None else kind
         dataset = self.open_dataset(split, config.region_policy, deadline_s=config.deadline_s, fields=config.fields)
         return kind(dataset, self.spec, config)
 
@@ -433,54 +430,41 @@ class MixtureLoader(Loader):
         """Divide the memory for encoded images among datasets in buckets: what each needs, and the rest by weight."""
         if not isinstance(self.order, MixedOrder):
             return
-        sharers = max(1, self.config.processes)
+        sharers, weights = max(1, self.config.processes), self._spec.weights
         readers, memory = self.config.world_size * sharers, self.config.prefetch_bytes / sharers
-        parts = tuple(
-            replace(
-                part, dataset=part.dataset.reading_columns(member.order, readers, 0, memory / len(self._spec.weights))
-            )
-            if part.dataset.columns and part.dataset.is_local and member.order is not None
-            else part
-            for part, member in zip(self.dataset.parts, self.order.members, strict=True)
-        )
-        self.dataset = replace(self.dataset, parts=parts)
-        if self.dataset.is_local:
-            return
-        budget = self.config.prefetch_bytes // sharers * (1 - HEDGED_SHARE)
-        total = sum(self._spec.weights)
-        held = [
-            bytes_held(
-                member.order,
-                readers,
-                index.mean_image_bytes() + sum(map(part.dataset.column_bytes, part.dataset.columns)),
-            )
-            if weight and not part.dataset.is_local and member.order is not None
-            else 0.0
-            for part, member, index, weight in zip(
-                self.dataset.parts, self.order.members, self.index.parts, self._spec.weights, strict=True
-            )
-        ]
-        if sum(held) > budget:
-            needed = sum(held) / (1 - HEDGED_SHARE) * sharers
-            shares = "; ".join(
-                f"{part.name} {each / (1 - HEDGED_SHARE) * sharers:,.0f}"
-                for part, each in zip(self.dataset.parts, held, strict=True)
-                if each
-            )
-            raise UsageError(
-                f"prefetch_bytes {self.config.prefetch_bytes:,} must be {needed:,.0f} or more for all datasets of the "
-                f"mixture ({shares}); raise it, lower block_bytes, num_streams or window, or use more ranks"
-            )
-        spare = 1 - sum(held) / budget
-        parts = tuple(
-            replace(
-                part,
-                memory_share=each / budget + spare * weight / total,
-                requests_share=max(MIN_REQUESTS_SHARE, weight / total),
-            )
-            for part, each, weight in zip(self.dataset.parts, held, self._spec.weights, strict=True)
-        )
-        self.dataset = replace(self.dataset, parts=parts)
+        parts, held = [], []
+        for part, member, index, weight in zip(
+            self.dataset.parts, self.order.members, self.index.parts, weights, strict=True
+        ):
+            dataset, needed = part.dataset, 0.0
+            if member.order is not None and dataset.is_local and dataset.columns:
+                dataset = dataset.reading_columns(member.order, readers, 0, memory / len(weights))
+            elif member.order is not None and weight and not dataset.is_local:
+                sample_bytes = index.mean_image_bytes() + sum(map(dataset.column_bytes, dataset.columns))
+                needed = bytes_held(member.order, readers, sample_bytes)
+            parts.append(replace(part, dataset=dataset))
+            held.append(needed)
+        if not self.dataset.is_local:
+            budget, most = self.config.prefetch_bytes // sharers * (1 - HEDGED_SHARE), (1 - HEDGED_SHARE) / sharers
+            if sum(held) > budget:
+                shares = "; ".join(
+                    f"{part.name} {each / most:,.0f}" for part, each in zip(parts, held, strict=True) if each
+                )
+                raise UsageError(
+                    f"prefetch_bytes {self.config.prefetch_bytes:,} must be {sum(held) / most:,.0f} or more for all "
+                    f"datasets of the mixture ({shares}); raise it, lower block_bytes, num_streams or window, or use "
+                    "more ranks"
+                )
+            spare, total = 1 - sum(held) / budget, sum(weights)
+            parts = [
+                replace(
+                    part,
+                    memory_share=each / budget + spare * weight / total,
+                    requests_share=max(MIN_REQUESTS_SHARE, weight / total),
+                )
+                for part, each, weight in zip(parts, held, weights, strict=True)
+            ]
+        self.dataset = replace(self.dataset, parts=tuple(parts))
 
     def _plan(self, kind: type[BatchPlan] = BatchPlan) -> BatchPlan:
         if isinstance(self.order, MixedOrder):

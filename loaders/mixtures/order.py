@@ -381,16 +381,8 @@ class MixedOrder(Order):
 
 
 def shared_out(home_N: NDArray[np.int64], world_size: int, rows: int) -> NDArray[np.int64]:
-    """Share the positions of a batch out among the ranks, at most `rows` to each.
-
-    Args:
-        home_N: Rank that each position belongs to, shape (positions,).
-        world_size: Number of ranks.
-        rows: Rows of a batch that each rank has.
-
-    Returns:
-        The rank that takes each position: its own rank if that has a row left, else the first rank that has one.
-    """
+    """Return the rank that takes each position of a batch: the one that it belongs to if that has a row left, else the
+    first rank that has one. Each rank has `rows`."""
     # A rank has `rows` rows whatever the draw, because all devices run the same program, while the number of samples at
     # home on it varies from batch to batch. The batch has at most world_size * rows positions, so the free rows are
     # never fewer than the samples to move. Only what exceeds a rank's rows moves: a moved sample's block is read by a
