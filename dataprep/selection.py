@@ -29,28 +29,13 @@ from typing import TYPE_CHECKING, Any
 
 from dataprep.arrays import NDArray, np, pa
 from dataprep.builder.finished import readable_manifest
+from dataprep.dataset import views
 from dataprep.dataset.adopted import open_named_data
 from dataprep.dataset.column_files import column_names, read_column, read_values
 from dataprep.dataset.columns import from_numpy, nulls, numbers_or_zero, strings, table_of, to_numpy
 from dataprep.dataset.hashes import name_hashes
 from dataprep.dataset.index import open_index, spool_row_groups
 from dataprep.dataset.records import FileEntry, Manifest, SampleRef, SplitManifest, class_name_of
-from dataprep.dataset.views import (
-    VIEW_JSON,
-    VIEW_VERSION,
-    Choice,
-    OpenedView,
-    View,
-    ViewSplit,
-    address,
-    check_name,
-    earlier_file,
-    find_view,
-    read_view,
-    split_file,
-    view_file,
-    view_schema,
-)
 from dataprep.errors import ConflictError, UsageError, needing
 from dataprep.formats import FORMATS
 from dataprep.messages import counted, quoted, there_are
@@ -109,13 +94,13 @@ class Selection:
             left_out.update(reasons)
         why = ", ".join(f"{count:,} {_SAID.get(reason, f'not {reason}')}" for reason, count in left_out.items())
         of = counted(kept + left_out.total(), "sample")
-        return f"{address(self.url)[1]} keeps {kept:,} of {of}" + (f"; left out: {why}" if why else "")
+        return f"{views.address(self.url)[1]} keeps {kept:,} of {of}" + (f"; left out: {why}" if why else "")
 
 
 def select(
     url: str,
     name: str,
-    choice: Choice,
+    choice: views.Choice,
     *,
     overwrite: bool = False,
     dry_run: bool = False,
@@ -132,17 +117,17 @@ def select(
     """
     storage = open_storage(url)
     manifest = readable_manifest(storage)
-    existing = find_view(storage, check_name(name))
+    existing = views.find_view(storage, views.check_name(name))
     had = (existing[0].plan_hash, existing[0].choice) if existing else None
     if had not in (None, (manifest.plan_hash, choice)) and not overwrite and not dry_run:
         raise UsageError(f"{storage.url}: a view {name} that keeps something else exists; `overwrite` replaces it")
-    base = read_view(storage, manifest, choice.of) if choice.of else None
+    base = views.read_view(storage, manifest, choice.of) if choice.of else None
     with ExitStack() as opened:
         work = opened.enter_context(_Selection(storage, manifest, choice, base, progress, opened))
         splits = [work.split(split, name, dry_run=dry_run) for split in manifest.splits]
         work.publish()
-    view = View(
-        version=VIEW_VERSION,
+    view = views.View(
+        version=views.VIEW_VERSION,
         name=name,
         plan_hash=manifest.plan_hash,
         revision=manifest.revision,
@@ -159,13 +144,13 @@ def select(
     )
 
 
-def _publish(storage: Storage, view: View, replaces: bool) -> None:
+def _publish(storage: Storage, view: views.View, replaces: bool) -> None:
     """Put a view's description in place; the replaced one and its files stay, for runs that continue from them."""
-    file = view_file(view.name, VIEW_JSON)
+    file = views.view_file(view.name, views.VIEW_JSON)
     data = json.dumps(asdict(view), indent=1).encode()
     old = storage.read(file) if replaces else None
     if old is not None and old != data:
-        storage.create(earlier_file(view.name, hashlib.sha256(old).hexdigest()), old)
+        storage.create(views.earlier_file(view.name, hashlib.sha256(old).hexdigest()), old)
     if old != data and not storage.replace(file, data, old):
         raise ConflictError(f"{storage.url_of(file)}: another process has made this view meanwhile; run it again")
     storage.remove_stale_spools()
@@ -442,8 +427,8 @@ class _Selection(AbstractContextManager["_Selection"]):
         self,
         storage: Storage,
         manifest: Manifest,
-        choice: Choice,
-        base: OpenedView | None,
+        choice: views.Choice,
+        base: views.OpenedView | None,
         progress: Callable[[int], None],
         opened: ExitStack,
     ) -> None:
@@ -486,7 +471,7 @@ class _Selection(AbstractContextManager["_Selection"]):
         for name, (spool, crc32c) in self._spools.items():
             self._storage.publish(spool, name, crc32c)
 
-    def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> ViewSplit:
+    def split(self, split: SplitManifest, name: str, *, dry_run: bool) -> views.ViewSplit:
         """Return the part of the view over one split, written unless this is a dry run."""
         kept: list[int] = []
         counts, of_classes = np.zeros(len(self._texts), np.int64), np.zeros(len(self._manifest.classes), np.int64)
@@ -502,7 +487,7 @@ class _Selection(AbstractContextManager["_Selection"]):
                 kept.append(int(found[0]))
                 counts[:] += found
                 of_classes[:] += np.bincount(labels[(codes == 0) & (labels >= 0)], minlength=len(of_classes))
-                yield table_of([[texts[code] for code in codes.tolist()]], view_schema())
+                yield table_of([[texts[code] for code in codes.tolist()]], views.view_schema())
 
         entry: FileEntry = {"file": "", "bytes": 0, "sha256": ""}
         if dry_run:
@@ -510,12 +495,14 @@ class _Selection(AbstractContextManager["_Selection"]):
                 pass
         else:
             self._writes = True
-            spool, digests = spool_row_groups(self._storage, view_file(name, split.name), groups(), view_schema())
-            file = split_file(name, split.name, digests.sha256)
+            spool, digests = spool_row_groups(
+                self._storage, views.view_file(name, split.name), groups(), views.view_schema()
+            )
+            file = views.split_file(name, split.name, digests.sha256)
             self._spools[file] = spool, digests.crc32c
             entry = {"file": file, "bytes": digests.num_bytes, "sha256": digests.sha256}
         out = {text: int(count) for text, count in zip(self._texts, counts, strict=True) if text and count}
-        return ViewSplit(split.name, entry, tuple(kept), tuple(of_classes.tolist()), out)
+        return views.ViewSplit(split.name, entry, tuple(kept), tuple(of_classes.tolist()), out)
 
     def _codes(self, split: SplitManifest) -> Iterator[tuple[int, NDArray[np.int64], pa.Table]]:
         """Yield the number of each shard, the reasons of its samples as numbers in `_texts`, and their columns; copies

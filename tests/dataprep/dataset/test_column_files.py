@@ -14,24 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from dataprep.dataset.column_files import (
-    DTYPES,
-    Column,
-    ColumnType,
-    arrow_file,
-    check_column_name,
-    column_names,
-    find_column,
-    opened_column,
-    placed,
-    publish_values,
-    read_column,
-    read_values,
-    shard_id,
-    value_bounds,
-    value_of,
-    value_shapes,
-)
+from dataprep.dataset import column_files as files
+from dataprep.dataset.column_files import DTYPES, Column, ColumnType
 from dataprep.errors import DataprepError, FormatError, UsageError
 from dataprep.storage import open_storage
 from tests.support.json_mutants import mutants
@@ -64,9 +48,9 @@ def write(root, kind, shards, name="latent"):
     storage, manifest = open_storage(str(root)), manifest_of(split_of([*map(len, shards)]))
     entries = []
     for number, values in enumerate(shards):
-        data = arrow_file(kind, values)
-        entries.append(placed(kind, data, shard_id(manifest.splits[0], number), name, "train"))
-        publish_values(storage, entries[-1], data)
+        data = files.arrow_file(kind, values)
+        entries.append(files.placed(kind, data, files.shard_id(manifest.splits[0], number), name, "train"))
+        files.publish_values(storage, entries[-1], data)
     column = Column(
         version=1, name=name, plan_hash="plan", function="a:b", function_version="1", type=kind,
         splits={"train": tuple(entries)},
@@ -82,23 +66,23 @@ def test_values_of_every_type_come_back(case):
     with TemporaryDirectory() as folder:
         manifest = write(Path(folder), kind, [values, []])
         storage = open_storage(folder)
-        column = pickle.loads(pickle.dumps(read_column(storage, manifest, "latent")))
+        column = pickle.loads(pickle.dumps(files.read_column(storage, manifest, "latent")))
         shard = column.shard("train", 0)
-        found = read_values(storage, column.type, shard)
+        found = files.read_values(storage, column.type, shard)
         assert len(found) == len(values)
-        assert len(read_values(storage, column.type, column.shard("train", 1))) == 0
-        bounds = value_bounds(storage, kind, shard)
-        shapes = value_shapes(storage, kind, shard, bounds)
+        assert len(files.read_values(storage, column.type, column.shard("train", 1))) == 0
+        bounds = files.value_bounds(storage, kind, shard)
+        shapes = files.value_shapes(storage, kind, shard, bounds)
         for n, value in enumerate(values):
             data = storage.read_range(shard.file, int(bounds[n]), int(bounds[n + 1] - bounds[n]))
-            alone = value_of(kind, data, None if shapes is None else shapes[n])
+            alone = files.value_of(kind, data, None if shapes is None else shapes[n])
             for each in (found[n], alone):
                 if kind.kind == "array":
                     np.testing.assert_array_equal(each, value, strict=True)
                 else:
                     assert each == value
         column.shard("train", 0)
-        assert placed(kind, arrow_file(kind, values), shard.of, "latent", "train") == shard
+        assert files.placed(kind, files.arrow_file(kind, values), shard.of, "latent", "train") == shard
 
 
 @settings(deadline=None)
@@ -107,7 +91,7 @@ def test_pyarrow_reads_the_files(case):
     kind, values = case
     with TemporaryDirectory() as folder:
         manifest = write(Path(folder), kind, [values])
-        shard = read_column(open_storage(folder), manifest, "latent").shard("train", 0)
+        shard = files.read_column(open_storage(folder), manifest, "latent").shard("train", 0)
         table = pa.ipc.open_file(Path(folder, shard.file)).read_all()
         table.validate(full=True)
         found = table.column("value").to_pylist()
@@ -140,32 +124,32 @@ def test_a_type_that_no_file_can_have_is_refused(arguments):
 )
 def test_a_name_that_is_none_is_refused(name, expected):
     with pytest.raises(UsageError, match=expected):
-        check_column_name(name)
+        files.check_column_name(name)
 
 
 def test_columns_are_found_by_their_names(tmp_path):
     manifest = write(tmp_path, ColumnType("text"), [["a"]])
     write(tmp_path, ColumnType("text"), [["b"]], name="other")
     storage = open_storage(str(tmp_path))
-    assert column_names(storage) == ["latent", "other"]
+    assert files.column_names(storage) == ["latent", "other"]
     with pytest.raises(UsageError, match="no column 'latnet'; did you mean latent"):
-        read_column(storage, manifest, "latnet")
+        files.read_column(storage, manifest, "latnet")
 
 
 def test_a_shard_without_values_is_said_with_what_makes_them(tmp_path):
     write(tmp_path, ColumnType("text"), [["a"], ["b"]])
     storage, manifest = open_storage(str(tmp_path)), manifest_of(split_of([1, 1, 3]))
-    column = read_column(storage, manifest, "latent")
+    column = files.read_column(storage, manifest, "latent")
     assert column.lacking("train") == [2]
     with pytest.raises(UsageError, match=r"no values for 1 shard of train.*dataprep map"):
         column.shard("train", 2)
-    assert read_column(storage, replace(manifest, plan_hash="other"), "latent").lacking("train") == [0, 1, 2]
+    assert files.read_column(storage, replace(manifest, plan_hash="other"), "latent").lacking("train") == [0, 1, 2]
 
 
 def test_another_number_of_samples_is_refused(tmp_path):
     write(tmp_path, ColumnType("text"), [["a"], ["b"]])
     with pytest.raises(FormatError, match="1 value for shard 1 of train, which has 2 samples"):
-        read_column(open_storage(str(tmp_path)), manifest_of(split_of([1, 2])), "latent")
+        files.read_column(open_storage(str(tmp_path)), manifest_of(split_of([1, 2])), "latent")
 
 
 @pytest.mark.parametrize("kind", [ColumnType("text"), ColumnType("array", "int16", (2, None))])
@@ -177,9 +161,9 @@ def test_a_hostile_column_is_refused_or_read(tmp_path, kind, seed):
     for done, document in mutants(path.read_bytes(), random.Random(seed), 60):
         path.write_bytes(document)
         try:
-            column = read_column(storage, manifest, "latent")
+            column = files.read_column(storage, manifest, "latent")
             shards = [column.shard("train", number) for number in range(2)]
-            found = [read_values(storage, column.type, shard) for shard in shards]
+            found = [files.read_values(storage, column.type, shard) for shard in shards]
         except DataprepError:
             continue
         assert [len(each) for each in found] == [3, 1], done
@@ -190,8 +174,8 @@ def test_offsets_of_a_hostile_file_are_refused(tmp_path):
     kind = ColumnType("array", "int16", (2, None))
     manifest = write(tmp_path, kind, [[np.ones((2, n), np.int16) for n in (1, 0, 3)]])
     storage = open_storage(str(tmp_path))
-    column, data = find_column(storage, "latent")
-    shard = opened_column(storage, manifest, column, data).shard("train", 0)
+    column, data = files.find_column(storage, "latent")
+    shard = files.opened_column(storage, manifest, column, data).shard("train", 0)
     path = tmp_path / shard.file
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
@@ -201,14 +185,14 @@ def test_offsets_of_a_hostile_file_are_refused(tmp_path):
         changed[start + rng.integers(size)] ^= 1 << rng.integers(8)
         path.write_bytes(changed)
         with pytest.raises(FormatError, match=r"its (offsets|shapes) are not those|not the file"):
-            value_shapes(storage, kind, shard, value_bounds(storage, kind, shard))
+            files.value_shapes(storage, kind, shard, files.value_bounds(storage, kind, shard))
         with pytest.raises(FormatError, match="not the file that the column lists"):
-            read_values(storage, kind, shard)
+            files.read_values(storage, kind, shard)
 
 
 def test_a_file_of_another_type_has_no_place():
-    data = arrow_file(ColumnType("text"), ["a"])
+    data = files.arrow_file(ColumnType("text"), ["a"])
     with pytest.raises(FormatError, match="not one batch of int8 values"):
-        placed(ColumnType("array", "int8"), data, "0" * 64, "a", "train")
+        files.placed(ColumnType("array", "int8"), data, "0" * 64, "a", "train")
     with pytest.raises(FormatError, match="not an Arrow file"):
-        placed(ColumnType("text"), b"ARROW1", "0" * 64, "a", "train")
+        files.placed(ColumnType("text"), b"ARROW1", "0" * 64, "a", "train")

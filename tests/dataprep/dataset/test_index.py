@@ -12,29 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dataprep.dataset import index
-from dataprep.dataset.index import (
-    MAX_READERS,
-    IndexRow,
-    IndexRows,
-    events_file,
-    events_schema,
-    events_table,
-    grown_entry,
-    index_files,
-    index_names,
-    index_ranges,
-    index_schema,
-    index_table,
-    joined_entry,
-    open_events,
-    open_index,
-    open_index_file,
-    publish_index,
-    publish_row_groups,
-    read_events,
-    spool_row_groups,
-)
+from dataprep.dataset import index as indexing
+from dataprep.dataset.index import IndexRow, IndexRows, index_schema, open_index, publish_row_groups
 from dataprep.dataset.manifest import MANIFEST, digest_faults, read_manifest, schema_version
 from dataprep.dataset.records import Event, Placement
 from dataprep.errors import FormatError, StorageError
@@ -49,7 +28,7 @@ from tests.support.splits import split_of
 
 
 def train_index(copy):
-    return open_index_file(open_storage(str(copy.root)), "index/train.parquet")
+    return indexing.open_index_file(open_storage(str(copy.root)), "index/train.parquet")
 
 
 def test_row_groups_and_batches_of_the_index_are_read(damaged):
@@ -63,14 +42,15 @@ def test_row_groups_and_batches_of_the_index_are_read(damaged):
 
 def test_an_index_in_a_bucket_is_read(finished, bucket_url):
     storage = open_storage(upload(finished("imagenet-webdataset"), bucket_url))
-    index = open_index_file(storage, "index/val.parquet")
+    index = indexing.open_index_file(storage, "index/val.parquet")
     assert len(index.read_group(0)) == index.group_rows[0]
-    assert {event.kind for event in read_events(storage, "index/train-events.parquet")} == {"repaired", "rejected"}
+    kinds = {event.kind for event in indexing.read_events(storage, "index/train-events.parquet")}
+    assert kinds == {"repaired", "rejected"}
 
 
 def test_a_missing_index_is_a_file_not_found_error(damaged):
     with pytest.raises(FileNotFoundError):
-        open_index_file(open_storage(str(damaged("imagenet-webdataset").root)), "index/test.parquet")
+        indexing.open_index_file(open_storage(str(damaged("imagenet-webdataset").root)), "index/test.parquet")
 
 
 @pytest.mark.parametrize("data", [b"", b"PAR1", b"PAR1" + bytes(100) + b"PAR1", b"no parquet at all"])
@@ -126,7 +106,7 @@ def test_a_bucket_that_fails_is_not_a_broken_file(finished, bucket_url, monkeypa
 
     monkeypatch.setattr(RangeFile, "read", fail)
     with pytest.raises(StorageError, match="connection lost"):
-        open_index_file(storage, "index/train.parquet")
+        indexing.open_index_file(storage, "index/train.parquet")
 
 
 def publish_rows(storage, samples):
@@ -134,12 +114,12 @@ def publish_rows(storage, samples):
     groups = []
     for shard, count in enumerate(samples):
         rows = [IndexRow(f"{shard}-{row}", row, 9, row, 5, None, row, None, shard) for row in range(count)]
-        groups.append(index_table(rows, shard))
+        groups.append(indexing.index_table(rows, shard))
 
     def put(name, part):
         return publish_row_groups(storage, name, iter([groups[shard] for shard in part]), index_schema())
 
-    return split_of(samples, publish_index("train", samples, put))
+    return split_of(samples, indexing.publish_index("train", samples, put))
 
 
 @settings(max_examples=25)
@@ -169,14 +149,14 @@ def test_few_readers_are_open_and_many_threads_share_them(tmp_path):
     with ThreadPoolExecutor(32) as threads:
         found = list(threads.map(lambda shard: index.read_group(shard, ["shard"]), [*range(40), *range(40)]))
     assert [table.column("shard").to_pylist() for table in found] == 2 * [[shard] * 3 for shard in range(40)]
-    assert len(index._idle) <= MAX_READERS
+    assert len(index._idle) <= indexing.MAX_READERS
 
 
 ROW = IndexRow("a", 0, 30, 10, 20, 7, 1, 480, 640)
 
 
 def test_rows_of_a_shard_are_one_table():
-    table = index_table([ROW, ROW._replace(key="b", image_crc32c=None, height=None, width=None)], 5)
+    table = indexing.index_table([ROW, ROW._replace(key="b", image_crc32c=None, height=None, width=None)], 5)
     assert table.schema.equals(index_schema())
     assert table.to_pylist() == [
         {
@@ -188,14 +168,14 @@ def test_rows_of_a_shard_are_one_table():
 
 
 def test_rows_of_an_adopted_image_folder_name_its_files():
-    table = index_table([ROW._replace(file="ant/a.png")], 0, with_files=True)
+    table = indexing.index_table([ROW._replace(file="ant/a.png")], 0, with_files=True)
     assert table.schema.equals(index_schema(with_files=True))
     assert table.column("file").to_pylist() == ["ant/a.png"]
 
 
 @pytest.mark.parametrize("with_files", [False, True])
 def test_shard_without_samples_has_an_empty_table(with_files):
-    table = index_table([], 3, with_files=with_files)
+    table = indexing.index_table([], 3, with_files=with_files)
     assert (table.num_rows, table.schema.equals(index_schema(with_files=with_files))) == (0, True)
 
 
@@ -216,7 +196,7 @@ ROWS = 80
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 400))
 def test_parts_hold_every_shard_once_and_none_is_empty(samples, rows):
     with parts_of(rows):
-        ranges = index_ranges(samples)
+        ranges = indexing.index_ranges(samples)
     assert [shard for part in ranges for shard in part] == list(range(len(samples)))
     assert len(ranges) == 1 or all(ranges)
     assert (len(ranges) == 1) == (sum(samples) <= rows or len(samples) < 2)
@@ -225,11 +205,11 @@ def test_parts_hold_every_shard_once_and_none_is_empty(samples, rows):
 
 
 def test_datasets_of_up_to_sixteen_million_rows_have_one_file():
-    assert index_ranges([1 << 20] * 16) == [range(16)]
-    assert len(index_ranges([1 << 20] * 17)) == 17
-    assert len(index_ranges([10_000] * 41_408)) == 395
-    assert index_ranges([]) == [range(0)]
-    assert index_ranges([index.MAX_ROWS_IN_ONE * 2]) == [range(1)]
+    assert indexing.index_ranges([1 << 20] * 16) == [range(16)]
+    assert len(indexing.index_ranges([1 << 20] * 17)) == 17
+    assert len(indexing.index_ranges([10_000] * 41_408)) == 395
+    assert indexing.index_ranges([]) == [range(0)]
+    assert indexing.index_ranges([indexing.MAX_ROWS_IN_ONE * 2]) == [range(1)]
 
 
 @pytest.fixture
@@ -242,9 +222,9 @@ def test_manifest_lists_the_parts(parted, tmp_path):
     train, val = read_manifest(storage).splits
     assert train.index["file"] == "index/train-*-of-00002.parquet"
     assert [part["shards"] for part in train.index["parts"]] == [1, 2]
-    assert [entry["file"] for entry in index_files(train)] == index_names("train", 2)
-    assert [entry["file"] for entry in index_files(val)] == ["index/val.parquet"]
-    assert train.index["bytes"] == sum(storage.stat(entry["file"]).num_bytes for entry in index_files(train))
+    assert [entry["file"] for entry in indexing.index_files(train)] == indexing.index_names("train", 2)
+    assert [entry["file"] for entry in indexing.index_files(val)] == ["index/val.parquet"]
+    assert train.index["bytes"] == sum(storage.stat(entry["file"]).num_bytes for entry in indexing.index_files(train))
     assert parted.schema_version == "2.0" and schema_version([val]) == "1.1"
 
 
@@ -259,7 +239,9 @@ def change_parts(tmp_path, change):
 
 def with_part(index, number, **fields):
     index["parts"][number].update(fields)
-    index.update({name: value for name, value in joined_entry("train", index["parts"]).items() if name != "parts"})
+    index.update(
+        {name: value for name, value in indexing.joined_entry("train", index["parts"]).items() if name != "parts"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,7 +266,7 @@ def test_a_hostile_list_of_parts_is_refused(parted, tmp_path, change, text):
 
 def test_digests_of_parts_are_digests(parted):
     (first, *others), (train, val) = parted.splits[0].index["parts"], parted.splits
-    index = joined_entry("train", [{**first, "sha256": "x"}, *others])
+    index = indexing.joined_entry("train", [{**first, "sha256": "x"}, *others])
     faults = list(digest_faults(replace(parted, splits=(replace(train, index=index), val))))
     assert faults == ["split train: index: sha256 is 'x', expected 64 hexadecimal digits"]
 
@@ -292,10 +274,10 @@ def test_digests_of_parts_are_digests(parted):
 def test_a_longer_index_replaces_the_last_part(parted):
     train, val = parted.splits
     last = {"file": train.index["parts"][1]["file"], "bytes": 7, "sha256": "1" * 64}
-    grown = grown_entry(train, last, 3)
+    grown = indexing.grown_entry(train, last, 3)
     assert [part["shards"] for part in grown["parts"]] == [1, 5]
     assert grown["file"] == train.index["file"] and grown["sha256"] != train.index["sha256"]
-    assert grown_entry(val, last, 3) == last
+    assert indexing.grown_entry(val, last, 3) == last
     assert json.loads(json.dumps(asdict(replace(train, index=grown))))["index"] == grown
 
 
@@ -316,7 +298,7 @@ def test_each_table_is_a_row_group_and_empty_ones_are_kept(storage):
 
 def test_spool_file_has_its_digest_and_is_not_published(tmp_path):
     storage = open_storage(str(tmp_path))
-    spool, digests = spool_row_groups(storage, "index/train.parquet", tables(2), SCHEMA)
+    spool, digests = indexing.spool_row_groups(storage, "index/train.parquet", tables(2), SCHEMA)
     assert hashlib.sha256(spool.read_bytes()).hexdigest() == digests.sha256
     assert storage.stat("index/train.parquet") is None
 
@@ -327,15 +309,17 @@ EVENTS = [Event("n01440764/a", "repaired", "cmyk", "CMYK as RGB"), Event("n01440
 
 def test_events_are_read_back(tmp_path):
     storage = open_storage(str(tmp_path))
-    entry = publish_row_groups(storage, events_file("train"), iter([events_table(EVENTS)]), events_schema())
+    entry = publish_row_groups(
+        storage, indexing.events_file("train"), iter([indexing.events_table(EVENTS)]), indexing.events_schema()
+    )
     assert entry["file"] == "index/train-events.parquet"
-    assert read_events(storage, "index/train-events.parquet") == EVENTS
-    (batch,) = open_events(storage, "index/train-events.parquet").batches(["reason"])
+    assert indexing.read_events(storage, "index/train-events.parquet") == EVENTS
+    (batch,) = indexing.open_events(storage, "index/train-events.parquet").batches(["reason"])
     assert batch.to_pydict() == {"reason": ["cmyk", "truncated"]}
 
 
 @given(st.lists(st.builds(Event, key=TEXT, kind=TEXT, reason=TEXT, detail=TEXT), max_size=5))
 def test_events_become_columns_in_their_order(events):
-    table = events_table(events)
-    assert table.schema.equals(events_schema())
+    table = indexing.events_table(events)
+    assert table.schema.equals(indexing.events_schema())
     assert [Event(**row) for row in table.to_pylist()] == events

@@ -13,18 +13,7 @@ from hypothesis import strategies as st
 from dataprep.dataset import spill
 from dataprep.dataset.columns import to_numpy
 from dataprep.dataset.records import SampleRef
-from dataprep.dataset.spill import (
-    Codec,
-    SpilledItems,
-    SpilledReferences,
-    SpilledTable,
-    enumeration_sha256,
-    in_order_of_text,
-    in_order_of_words,
-    rows_of_refs,
-    spill_rows,
-    spilled,
-)
+from dataprep.dataset.spill import SpilledReferences
 
 SCHEMA = pa.schema([("text", pa.string()), ("number", pa.uint64()), ("position", pa.int64())])
 
@@ -46,7 +35,7 @@ def batch_of(rows):
 
 
 def spilled_rows(rows, batch_rows=7):
-    table = SpilledTable(SCHEMA, "the list of rows")
+    table = spill.SpilledTable(SCHEMA, "the list of rows")
     for start in range(0, len(rows), batch_rows):
         table.add(batch_of(rows[start : start + batch_rows]))
     return table
@@ -67,21 +56,21 @@ def test_rows_come_back_in_any_order(size, rows):
     table = spilled_rows(rows)
     assert table.num_rows == len(rows)
     assert rows_of(table.batches()) == rows_of([table.table()]) == rows
-    by_number = in_order_of_words(table, lambda _, batch: to_numpy(batch.column(1)))
+    by_number = spill.in_order_of_words(table, lambda _, batch: to_numpy(batch.column(1)))
     assert rows_of(by_number) == sorted(rows, key=lambda row: row[1])
-    assert rows_of(in_order_of_text(table, "text")) == sorted(rows, key=lambda row: row[0].encode())
+    assert rows_of(spill.in_order_of_text(table, "text")) == sorted(rows, key=lambda row: row[0].encode())
 
 
 def test_words_are_asked_for_by_position(size):
     rows = [(str(position), position, position) for position in range(100)]
     words = np.random.Philox(key=1).random_raw(100)
-    shuffled = in_order_of_words(spilled_rows(rows), lambda first, batch: words[first : first + batch.num_rows])
+    shuffled = spill.in_order_of_words(spilled_rows(rows), lambda first, batch: words[first : first + batch.num_rows])
     assert rows_of(shuffled) == [rows[position] for position in np.argsort(words, kind="stable")]
 
 
 def test_columns_keep_their_names_and_types(size):
     rows = [(str(position), position, position) for position in range(100)]
-    for table in in_order_of_words(spilled_rows(rows), lambda first, batch: to_numpy(batch.column(1))):
+    for table in spill.in_order_of_words(spilled_rows(rows), lambda first, batch: to_numpy(batch.column(1))):
         assert table.schema.equals(SCHEMA)
 
 
@@ -132,10 +121,10 @@ def small_batches(monkeypatch):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(REFS)
 def test_references_come_back_in_their_order_any_number_of_times(small_batches, refs):
-    found = spilled(refs)
+    found = spill.spilled(refs)
     assert len(found) == len(refs)
     assert list(found) == list(found) == refs
-    assert spilled(found) is found
+    assert spill.spilled(found) is found
     found.add(SampleRef("last", "x", 0, 0))
     assert len(found) == len(refs) + 1
     assert [ref.key for ref in found][-1] == "last"
@@ -148,14 +137,14 @@ def test_enumeration_hash_is_that_of_a_line_a_reference(small_batches, refs):
     for ref in refs:
         digest.update(f"{ref.key}\t{ref.source}\t{ref.offset}\t{ref.num_bytes}\t{ref.label}".encode())
         digest.update(b"\t%b\n" % ref.annotations if ref.annotations else b"\n")
-    assert enumeration_sha256(refs) == enumeration_sha256(spilled(refs)) == digest.hexdigest()
+    assert spill.enumeration_sha256(refs) == spill.enumeration_sha256(spill.spilled(refs)) == digest.hexdigest()
 
 
 def test_enumeration_hash_sees_every_field_and_the_order():
     ref = SampleRef("k", "s", 1, 2, 3)
     others = [ref._replace(**change) for change in ({"key": "x"}, {"source": "x"}, {"offset": 0}, {"label": 4})]
-    hashes = {enumeration_sha256(refs) for refs in ([ref], *([other] for other in others), [ref, others[0]])}
-    hashes.add(enumeration_sha256([others[0], ref]))
+    hashes = {spill.enumeration_sha256(refs) for refs in ([ref], *([other] for other in others), [ref, others[0]])}
+    hashes.add(spill.enumeration_sha256([others[0], ref]))
     assert len(hashes) == 7
 
 
@@ -168,25 +157,25 @@ def test_large_annotations_do_not_wait_in_memory(monkeypatch):
 
 
 def test_labels_are_replaced_by_their_ranks(small_batches):
-    found = spilled([SampleRef(str(number), "x", 0, 0, number % 3) for number in range(20)]).relabelled([2, 0, 1])
+    found = spill.spilled([SampleRef(str(number), "x", 0, 0, number % 3) for number in range(20)]).relabelled([2, 0, 1])
     assert [ref.label for ref in found] == [(2, 0, 1)[number % 3] for number in range(20)]
     assert [ref.key for ref in found] == [str(number) for number in range(20)]
 
 
 def test_stored_rows_have_the_columns_of_rows_in_memory():
-    rows = rows_of_refs([SampleRef("a", "x", 1, 2), SampleRef("b", "x", 3, 4)])
+    rows = spill.rows_of_refs([SampleRef("a", "x", 1, 2), SampleRef("b", "x", 3, 4)])
     stored = rows.drop_columns(["annotations"]).set_column(1, "source", rows.column("source").dictionary_encode())
-    assert spill_rows(stored).equals(rows)
+    assert spill.spill_rows(stored).equals(rows)
     with pytest.raises(ValueError, match="values of label are missing"):
-        spill_rows(stored.set_column(4, "label", pa.nulls(2, pa.int32())))
+        spill.spill_rows(stored.set_column(4, "label", pa.nulls(2, pa.int32())))
     with pytest.raises(KeyError):
-        spill_rows(stored.drop_columns(["key"]))
+        spill.spill_rows(stored.drop_columns(["key"]))
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 400), st.integers(1, 40))
 def test_a_sample_is_spread_over_all_and_reads_few_batches(small_batches, count, most):
-    found = spilled([SampleRef(str(number), "x", number, 0) for number in range(count)]).sample(most)
+    found = spill.spilled([SampleRef(str(number), "x", number, 0) for number in range(count)]).sample(most)
     places = sorted(ref.offset for ref in found)
     assert len(set(places)) == len(places) <= 2 * most
     assert len(places) >= min(count, most) / 2
@@ -196,10 +185,10 @@ def test_a_sample_is_spread_over_all_and_reads_few_batches(small_batches, count,
 
 def test_a_sample_of_few_is_all_of_them():
     refs = [SampleRef(str(number), "x", number, 0) for number in range(9)]
-    assert sorted(spilled(refs).sample(64), key=lambda ref: ref.offset) == refs
+    assert sorted(spill.spilled(refs).sample(64), key=lambda ref: ref.offset) == refs
 
 
-TEXTS: Codec[str] = Codec(lambda text: text.encode(), lambda data: data.decode(), "the list of texts")
+TEXTS: spill.Codec[str] = spill.Codec(lambda text: text.encode(), lambda data: data.decode(), "the list of texts")
 
 
 @pytest.fixture(params=["in memory", "on disk"])
@@ -213,7 +202,7 @@ def item_size(request, monkeypatch):
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text("abé", max_size=4), max_size=40))
 def test_values_are_those_of_a_list(item_size, texts):
-    items = SpilledItems(TEXTS, texts)
+    items = spill.SpilledItems(TEXTS, texts)
     assert len(items) == len(texts)
     assert list(items) == list(items) == texts
     by_length = items.in_order(lambda text: bytes([len(text)]))
@@ -225,6 +214,6 @@ def test_values_are_those_of_a_list(item_size, texts):
 
 def test_large_values_do_not_wait_in_memory(monkeypatch):
     monkeypatch.setattr(spill, "_ITEMS_BYTES", 10)
-    items = SpilledItems(TEXTS, ["x" * 6] * 5)
+    items = spill.SpilledItems(TEXTS, ["x" * 6] * 5)
     assert len(items._added) == 1
     assert list(items) == ["x" * 6] * 5

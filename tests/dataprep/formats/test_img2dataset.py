@@ -3,16 +3,7 @@
 import pytest
 
 from dataprep.errors import FormatError
-from dataprep.formats.img2dataset import (
-    DESCRIPTION,
-    MAX_SHARDS,
-    SHARD,
-    escaped,
-    is_ours,
-    numbered,
-    reason_of,
-    sidecars_of,
-)
+from dataprep.formats import img2dataset
 from dataprep.formats.tfds import json_bytes
 
 
@@ -44,8 +35,8 @@ from dataprep.formats.tfds import json_bytes
     ],
 )
 def test_exception_texts_become_fixed_phrases(text, reason):
-    assert reason_of(text) == reason
-    assert reason_of(reason) == reason
+    assert img2dataset.reason_of(text) == reason
+    assert img2dataset.reason_of(reason) == reason
 
 
 @pytest.mark.parametrize(
@@ -58,19 +49,19 @@ def test_exception_texts_become_fixed_phrases(text, reason):
     ],
 )
 def test_shards_are_identified_by_folder_and_number(name, parts):
-    found = SHARD.fullmatch(name)
+    found = img2dataset.SHARD.fullmatch(name)
     assert (found.groups() if found else None) == parts
 
 
 def test_sidecars_have_the_name_of_their_shard():
-    assert sidecars_of("train/00012.tar") == ("train/00012.parquet", "train/00012_stats.json")
+    assert img2dataset.sidecars_of("train/00012.tar") == ("train/00012.parquet", "train/00012_stats.json")
 
 
 def test_missing_numbers_are_shards_of_no_samples():
-    template, lengths = numbered([("a{b}/000000.tfrecord", 3), ("a{b}/000002.tfrecord", 4)])
+    template, lengths = img2dataset.numbered([("a{b}/000000.tfrecord", 3), ("a{b}/000002.tfrecord", 4)])
     assert lengths == [3, 0, 4]
     assert template == "a{{b}}/0{SHARD_INDEX}.{FILEFORMAT}"
-    assert escaped("{x}") == "{{x}}"
+    assert img2dataset.escaped("{x}") == "{{x}}"
 
 
 @pytest.mark.parametrize(
@@ -81,15 +72,15 @@ def test_missing_numbers_are_shards_of_no_samples():
         (["a/00000.tfrecord", "b/00001.tfrecord"], "b/00001.tfrecord, expected numbers of one width"),
         (["00000.tar"], "00000.tar, expected names such as 00000.tfrecord"),
         (["train.tfrecord"], "train.tfrecord, expected names such as"),
-        ([f"{MAX_SHARDS}.tfrecord"], "shard number 1,000,000, expected less than 1,000,000"),
+        ([f"{img2dataset.MAX_SHARDS}.tfrecord"], "shard number 1,000,000, expected less than 1,000,000"),
     ],
 )
 def test_names_that_tfds_cannot_make_are_refused(names, problem):
     with pytest.raises(FormatError, match=problem):
-        numbered([(name, 1) for name in names])
+        img2dataset.numbered([(name, 1) for name in names])
 
 
 def test_only_descriptions_of_dataprep_are_recognised_as_its_own():
-    assert is_ours(json_bytes({"description": DESCRIPTION}))
+    assert img2dataset.is_ours(json_bytes({"description": img2dataset.DESCRIPTION}))
     for data in (b"", b"[]", b"{}", b'{"description": "x"}', b"[" * 100_000):
-        assert not is_ours(data)
+        assert not img2dataset.is_ours(data)

@@ -9,20 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dataprep.formats.pictures import (
-    MAX_PIXELS,
-    MAX_SCAN_PIXELS,
-    MAX_SCANS,
-    UnusableImageError,
-    count_scans,
-    has_end,
-    load_image,
-    open_image,
-    refuse_scans,
-    refuse_size,
-    to_eight_bits,
-    to_rgb,
-)
+from dataprep.formats import pictures
+from dataprep.formats.pictures import UnusableImageError, load_image, open_image, refuse_scans, to_rgb
 from tests.support.picture_verdicts import FORMATS, compare
 
 
@@ -45,9 +33,9 @@ def fault_of(call, *arguments):
 
 
 def test_images_of_too_many_or_no_pixels_are_refused():
-    refuse_size(10_000, MAX_PIXELS // 10_000)
-    assert fault_of(refuse_size, 10_001, MAX_PIXELS // 10_000) == "too-large"
-    assert fault_of(refuse_size, 0, 5) == "no-pixels"
+    pictures.refuse_size(10_000, pictures.MAX_PIXELS // 10_000)
+    assert fault_of(pictures.refuse_size, 10_001, pictures.MAX_PIXELS // 10_000) == "too-large"
+    assert fault_of(pictures.refuse_size, 0, 5) == "no-pixels"
 
 
 SCAN = b"\xff\xda\0\x02"
@@ -57,15 +45,15 @@ SCAN = b"\xff\xda\0\x02"
     ("scans", "side", "limit"),
     [
         (0, 10, None),
-        (MAX_SCANS, 10, None),
-        (MAX_SCANS + 1, 10, MAX_SCANS),
+        (pictures.MAX_SCANS, 10, None),
+        (pictures.MAX_SCANS + 1, 10, pictures.MAX_SCANS),
         (20, 20_000, None),  # so few are never too many
         (51, 10_000, 50),
         (50, 10_000, None),
     ],
 )
 def test_scans_are_bounded_alone_and_with_the_pixels(scans, side, limit):
-    assert MAX_SCAN_PIXELS == 50 * 10_000**2
+    assert pictures.MAX_SCAN_PIXELS == 50 * 10_000**2
     data = b"\xff\xd8" + SCAN * scans
     if limit is None:
         refuse_scans(data, side, side)
@@ -77,20 +65,20 @@ def test_scans_are_bounded_alone_and_with_the_pixels(scans, side, limit):
 def test_scans_behind_the_end_are_not_of_the_image():
     photo = encoded("JPEG")
     film = np.random.default_rng(1).bytes(200_000) + SCAN * 600
-    assert count_scans(photo + film) == count_scans(memoryview(photo + film)) == 1
+    assert pictures.count_scans(photo + film) == pictures.count_scans(memoryview(photo + film)) == 1
     refuse_scans(photo + film, 64, 64)
-    assert count_scans(photo[:-2] + SCAN * 600) == 601
+    assert pictures.count_scans(photo[:-2] + SCAN * 600) == 601
 
 
 def test_an_end_marker_is_found_only_where_libjpeg_looks():
     photo = encoded("JPEG")
     comment = b"\xff\xfe\0\x06\xff\xd9\0\0"
-    assert has_end(photo)
-    assert has_end(photo + b"more")
-    assert not has_end(photo[:-2])
-    assert not has_end(photo[:2] + comment + photo[2:-2])
-    assert not has_end(photo[:-2].ljust(10**6, b"\0"))
-    assert not has_end(b"\xff" * 10**6)
+    assert pictures.has_end(photo)
+    assert pictures.has_end(photo + b"more")
+    assert not pictures.has_end(photo[:-2])
+    assert not pictures.has_end(photo[:2] + comment + photo[2:-2])
+    assert not pictures.has_end(photo[:-2].ljust(10**6, b"\0"))
+    assert not pictures.has_end(b"\xff" * 10**6)
 
 
 @pytest.mark.parametrize("fmt", ["JPEG", "PNG", "GIF", "BMP", "WEBP"])
@@ -294,7 +282,7 @@ def test_16_bits_become_the_upper_8_in_every_mode():
     samples_HWC = np.random.default_rng(3).integers(0, 2**16, (4, 6, 4))
     for colours, channels in ((0, [0]), (2, [0, 1, 2]), (4, [0, 3]), (6, [0, 1, 2, 3])):
         data = png(samples_HWC[..., channels], colours, 16)
-        found_HWC = np.asarray(to_eight_bits(load_image(open_image(data), data), data))
+        found_HWC = np.asarray(pictures.to_eight_bits(load_image(open_image(data), data), data))
         expected_HWC = samples_HWC[..., channels] >> 8
         if colours == 4:
             expected_HWC = expected_HWC[..., [0, 0, 0, 1]]
