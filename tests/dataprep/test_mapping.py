@@ -47,6 +47,10 @@ def here(job, indexes):
     return (build_shard(job, index) for index in indexes)
 
 
+def interrupted(job, indexes):
+    raise KeyboardInterrupt
+
+
 def make(root, name, function, *, engine=here, overwrite=False, **given):
     found = find_function(f"{HERE}:{function}", **given)
     work = plan_column(str(root), name, found.place, found.version, overwrite=overwrite)
@@ -154,12 +158,7 @@ def test_after_growth_only_what_is_lacking_is_made(root):
     (root / gone["file"]).unlink()
     kept = {entry["file"]: (root / entry["file"]).stat().st_ino for entry in document["splits"]["train"]}
     built = []
-
-    def engine(job, indexes):
-        built.extend(indexes)
-        return here(job, indexes)
-
-    make(root, "size", "sizes", engine=engine)
+    make(root, "size", "sizes", engine=lambda job, indexes: here(job, built.extend(indexes) or indexes))
     assert built == [1]
     assert {name: (root / name).stat().st_ino for name in kept} == kept
     assert values_of(root, "size") == indexed(root, "image_bytes")
@@ -226,12 +225,7 @@ def test_another_run_for_a_column_is_refused_until_it_is_finished(root):
 def test_a_worker_that_was_overtaken_publishes_nothing(root):
     jobs = []
     with suppress(KeyboardInterrupt):
-        make(
-            root,
-            "size",
-            "sizes",
-            engine=lambda job, indexes: jobs.append(job) or (_ for _ in ()).throw(KeyboardInterrupt),
-        )
+        make(root, "size", "sizes", engine=lambda job, indexes: interrupted(jobs.append(job), indexes))
     make(root, "size", "keys", overwrite=True)
     before = digests(root)
     mapping._worker.cache_clear()
@@ -289,7 +283,7 @@ def test_types_of_two_shards_must_be_the_same(root):
 @pytest.mark.parametrize("seed", range(3))
 def test_a_hostile_plan_is_refused_or_continued(root, seed):
     with suppress(KeyboardInterrupt):
-        make(root, "size", "sizes", engine=lambda job, indexes: (_ for _ in ()).throw(KeyboardInterrupt))
+        make(root, "size", "sizes", engine=interrupted)
     path = root / "_map/size/plan.json"
     for _, document in mutants(path.read_bytes(), random.Random(seed), 40):
         path.parent.mkdir(parents=True, exist_ok=True)
