@@ -122,7 +122,6 @@ class Column:
     version: int
     name: str
     plan_hash: str
-    """The dataset's."""
     function: str
     """Origin of the values: a function, `module:NAME`, or a table."""
     function_version: str
@@ -139,7 +138,6 @@ class OpenedColumn:
     sha256: str
     """Digest of `column.json`, which names the digests of all files: the column's identity."""
     url: str
-    """Root of the dataset."""
     ids: Mapping[str, tuple[str, ...]] = field(repr=False)
     """`shard_id` of each shard of the dataset, by split."""
 

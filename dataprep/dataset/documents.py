@@ -35,7 +35,6 @@ _decoders: dict[tuple[Any, bool], msgspec.json.Decoder[Any]] = {}
 _one_maker = threading.Lock()
 _STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<position>\d+)\]|\[\.\.\.\]")
 MAX_CHARACTERS = 60
-"""Maximum number of characters shown of each value."""
 
 
 def decoder(kind: type[T], *, lax: bool = False) -> msgspec.json.Decoder[T]:

@@ -31,7 +31,6 @@ MAX_RANK = 3
 MAX_LENGTH = 1_000_000
 """Maximum length of a list of fixed length."""
 MAX_ANNOTATION_BYTES = 1 << 20
-"""Maximum size of a sample's annotations as JSON."""
 RESERVED = frozenset(
     {"class_name", "cls", "file_name", "height", "image", "jpg", "json", "key", "label", "orientation", "width"}
 )

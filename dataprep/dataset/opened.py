@@ -37,7 +37,6 @@ class Planned:
     splits: Mapping[str, tuple[int, int]]
     """Number of samples and of shards by name."""
     notes: tuple[str, ...] = ()
-    """Messages for the user."""
 
 
 @dataclass(frozen=True, slots=True)

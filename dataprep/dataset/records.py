@@ -24,7 +24,6 @@ MISSING = -1
 ALL_FILES = "*"
 """Name in a plan's sources for image files that have no common folder, or that tables name by path."""
 MAX_KEY_BYTES = 200
-"""Maximum length of a sample's key."""
 MAX_REPEATS = 1_000
 """Maximum number of passes in an epoch."""
 _DIGITS = 20
@@ -61,11 +60,9 @@ class ShardEntry(TypedDict):
     """A shard of a dataset, as its manifest lists it; the digests of adopted shards may be empty."""
 
     file: str
-    """Path relative to the dataset's root."""
     samples: Count
     bytes: Count
     sha256: str
-    """Hexadecimal."""
     crc32c: str
     """Base64 of the big-endian value, as Cloud Storage writes it."""
 
@@ -74,7 +71,6 @@ class SidecarEntry(FileEntry):
     """A sidecar of a shard, as the shard's receipt lists it."""
 
     crc32c: str
-    """Base64 of the big-endian value, as Cloud Storage writes it."""
 
 
 class PlannedSource(TypedDict):
@@ -127,7 +123,6 @@ class Repeats(TypedDict):
     """Numbers of passes of an epoch over a split."""
 
     count: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
-    """Passes of an epoch."""
     stored: Annotated[int, Meta(ge=1, le=MAX_REPEATS)]
     """Passes of an epoch whose samples are stored."""
 
@@ -203,7 +198,6 @@ class ShardPlan:
     split_index: int
     """Position among the shards of its split."""
     file: str
-    """Name of the shard, relative to the dataset's root."""
     refs: tuple[SampleRef, ...]
 
 
@@ -282,7 +276,6 @@ class ShardReceipt:
     split: str
     split_index: int
     file: str
-    """Path relative to the dataset's root."""
     samples: Count
     num_bytes: Count
     sha256: str
@@ -309,9 +302,7 @@ class SplitManifest:
     rejected: dict[str, Count]
     """Rejected images by reason."""
     index: IndexEntry
-    """`index/<split>.parquet`, or its parts."""
     events: FileEntry
-    """`index/<split>-events.parquet`."""
     statuses: dict[str, Count] = field(default_factory=dict)
     """Number of a table's rows by status; empty if the original files are not a table."""
     reasons: dict[str, Count] = field(default_factory=dict)

@@ -142,7 +142,6 @@ class OpenedView:
     sha256: str
     """Digest of `view.json`, which names the digests of all files: the view's identity."""
     url: str
-    """Root of the dataset."""
     splits: Mapping[str, Kept]
 
     def of(self, manifest: Manifest) -> Manifest:

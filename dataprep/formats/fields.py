@@ -201,13 +201,11 @@ def _read_whole_example(record: Record, image_at: int, leave_out: Container[str]
 
 def _value(read: Callable[[int, int], bytes], feature: example.Feature) -> Any:
     """Return the only value of a feature, or a list if there are none or several."""
-    values: list[Any]
+    values: list[Any] = []
     if feature.kind == example.BYTES:
-        values = [_text(read(start, stop - start)) for start, stop in example.byte_ranges(read, feature)]
-    elif feature.kind in _NUMBERS:
-        values = list(_NUMBERS[feature.kind](read, feature))
-    else:
-        values = []
+        values += [_text(read(start, stop - start)) for start, stop in example.byte_ranges(read, feature)]
+    elif feature.kind:
+        values += (example.floats if feature.kind == example.FLOATS else example.integers)(read, feature)
     return values[0] if len(values) == 1 else values
 
 
@@ -228,10 +226,6 @@ def _missing(name: str, members: Sequence[str], keys: Iterable[str]) -> FormatEr
     return FormatError(f"field {name!a} does not exist; choose one of these: {existing or '(none)'}")
 
 
-_NUMBERS: dict[int, Callable[..., Sequence[float]]] = {
-    example.FLOATS: example.floats,
-    example.INTEGERS: example.integers,
-}
 _READERS: dict[str, Callable[[Record, Sequence[str], Features], Values]] = {
     "webdataset": _read_tar,
     "tfrecord": _read_example,

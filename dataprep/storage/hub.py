@@ -33,7 +33,6 @@ RETRY_WAIT_S = 1.0
 """Time before the first retry; each of the next ones waits twice as long, at most 8 s."""
 TIMEOUT_S = 60.0
 MAX_FILES = 5_000_000
-"""Maximum number of files of a repository."""
 MAX_LICENCE_CHARACTERS = 200
 _REPOSITORY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,95}/[A-Za-z0-9_][A-Za-z0-9._-]{0,95}")
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -52,15 +52,6 @@ def test_every_call_succeeds_with_correct_bytes_despite_faults(gcs: GCSEmulator,
     assert all(injected[kind] > 0 for kind in FAULTS)
 
 
-def test_large_objects_are_published_whole_despite_faults(gcs: GCSEmulator, storage: GCSStorage) -> None:
-    gcs.set_faults(FAULT_RATE, seed=2)
-    for number in range(3):
-        data = random.Random(number).randbytes(LARGE_BYTES)
-        publish(storage, f"{number}.tar", data)
-        with storage.open(f"{number}.tar") as stream:
-            assert stream.read() == data
-
-
 @pytest.mark.parametrize("kind", FAULTS)
 @pytest.mark.parametrize("num_bytes", [1000, LARGE_BYTES])
 def test_an_upload_succeeds_despite_many_faults_of_each_kind(gcs, storage, kind, num_bytes):
@@ -68,8 +59,10 @@ def test_an_upload_succeeds_despite_many_faults_of_each_kind(gcs, storage, kind,
     data = os.urandom(num_bytes)
     for number in range(2):
         publish(storage, str(number), data)
+    with storage.open("0") as stream:
+        assert stream.read() == data
     gcs.set_faults(0)
-    assert [storage.read(str(number)) == data for number in range(2)] == [True] * 2
+    assert storage.read("1") == data
 
 
 def test_an_upload_whose_response_was_lost_is_no_conflict(gcs: GCSEmulator, storage: GCSStorage) -> None:
