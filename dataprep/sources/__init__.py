@@ -80,12 +80,8 @@ def dataset_named(name: str) -> base.Dataset:
 
 
 def recorded_class(name: str) -> base.Dataset | None:
-    """Return the class of the dataset that a plan or a manifest names, without importing user code.
-
-    Args:
-        name: Name of a dataset, `converted`, or `module:NAME` of a user-defined class; once a dataset is planned, only
-            the class's name is needed.
-    """
+    """Return the class of the dataset that a plan or a manifest names; `module:NAME` is not imported, because once a
+    dataset is planned, only the name of the user's class is needed."""
     if name in BUILT:
         return BUILT[name]
     if name == base.CONVERTED.name:
@@ -100,12 +96,8 @@ def configured(
     own: base.OwnData | None = None,
     annotations: tuple[str, ...] | None = None,
 ) -> base.Dataset:
-    """Return the dataset of a build, configured by the build's options. Raises UsageError if the name is unknown, or a
-    size was given for another dataset than imagenet-fake.
-
-    Args:
-        name: One of DATASETS or OWN, `converted`, or `module:NAME` of a user-defined class.
-    """
+    """Return the dataset of a build, configured by the build's options; `name` is one of DATASETS or OWN, `converted`,
+    or `module:NAME`. Raises UsageError if it is unknown, or a size was given for another dataset than imagenet-fake."""
     if base.CLASS_NAME.fullmatch(name):
         from dataprep.sources.custom import custom_dataset
 

@@ -129,11 +129,8 @@ class ArchiveReader:
         progress: Progress | None = None,
         info: ObjectInfo | None = None,
     ) -> None:
-        """Open an archive. Raises SourceError if there is no such file.
-
-        Args:
-            stream: Over a network, read the complete archive in large blocks; False if only a little of it is needed.
-        """
+        """Open an archive, which over a network is read completely, in large blocks, unless `stream` is False. Raises
+        SourceError if there is no such file."""
         info = info or storage.stat(name)
         if info is None:
             raise SourceError(f"{storage.url_of(name)}: not found; check `source`")
@@ -177,11 +174,7 @@ class ArchiveReader:
 
 
 class StreamReader:
-    """Reads an archive from a seekable stream.
-
-    Args:
-        archive: URL or path of the archive, for messages.
-    """
+    """Reads an archive from a seekable stream; `archive` is its URL or path, for messages."""
 
     def __init__(self, stream: BinaryIO, archive: str) -> None:
         self._stream, self.archive = stream, archive

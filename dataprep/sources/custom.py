@@ -281,12 +281,9 @@ def place_of(name: str) -> str:
 
 
 def custom_dataset(name: str | type) -> CustomDataset:
-    """Import a dataset class. Raises UsageError if the module or a package that it needs is missing, or the class does
-    not follow `ImageDataset`.
-
-    Args:
-        name: The class, `module:NAME` (the module may be in the current folder), or the name of an entry point.
-    """
+    """Import a dataset class from `module:NAME`, where the module may be in the current folder, or by the name of an
+    entry point. Raises UsageError if the module or a package that it needs is missing, or the class does not follow
+    `ImageDataset`."""
     place = place_of(name if isinstance(name, str) else f"{name.__module__}:{name.__qualname__}")
     module_name, _, attribute = place.partition(":")
     module = imported(place)

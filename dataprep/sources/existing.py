@@ -208,12 +208,9 @@ class StoredValues:
     """Lines for the user about fields that are kept or left out, once the features are known."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
-        """Return the values of a shard's samples as `annotations` takes them; empty if samples have none. Raises
-        SourceError if values are missing, damaged, or do not have the checksums of the index.
-
-        Args:
-            number: Position of the shard in the split; shards must be read in order.
-        """
+        """Return the values of the samples of the split's shard `number` as `annotations` takes them; empty if samples
+        have none. Shards must be read in order. Raises SourceError if values are missing, damaged, or do not have the
+        checksums of the index."""
         return []
 
     def features(self) -> Features:

@@ -73,12 +73,8 @@ class Text(NamedTuple):
 
 
 def text_files(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Return the features that hold text files, each with the suffix of its files, sorted. Raises UsageError if a name
-    or suffix is invalid, or occurs twice.
-
-    Args:
-        values: `NAME` or `NAME=SUFFIX`, as the user wrote them.
-    """
+    """Return the features that hold text files, each with the suffix of its files, sorted, from `NAME` or `NAME=SUFFIX`
+    as the user wrote them. Raises UsageError if a name or suffix is invalid, or occurs twice."""
     found = []
     for value in values:
         name, _, suffix = value.partition("=")
@@ -109,12 +105,8 @@ class TextFiles:
         self._num_pictures = 0
 
     def joined(self, pictures: Iterable[P], stem_of: Callable[[P], bytes]) -> Iterator[tuple[P, dict[str, str]]]:
-        """Yield each picture with the contents of its files, by feature; call `refuse_odd` afterwards.
-
-        Args:
-            pictures: All pictures, in the order of their stems.
-            stem_of: Returns the path of a picture below the root, without its suffix, as bytes.
-        """
+        """Yield each picture with the contents of its files, by feature; call `refuse_odd` afterwards. The pictures are
+        in the order of their stems: the paths below the root, without suffix, as bytes."""
         waiting = self._contents()
         text = next(waiting, None)
         for stem, same in groupby(pictures, stem_of):
@@ -431,12 +423,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         return rows, not refused
 
     def _joined(self, images: Iterable[trees.Original], rows: Iterable[_Row]) -> Iterator[_Picture]:
-        """Yield all images, each with its row; note images without a row, and rows without their own image.
-
-        Args:
-            images: All images, in the order of their paths.
-            rows: All rows, in the order of their paths.
-        """
+        """Yield all images, each with its row; note images without a row, and rows without their own image. Images and
+        rows are in the order of their paths."""
         waiting = iter(rows)
         row = next(waiting, None)
         taken = b""

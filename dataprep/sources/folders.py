@@ -43,11 +43,7 @@ FILES = Codec(msgspec.msgpack.encode, msgspec.msgpack.Decoder(FolderFile).decode
 def folder_files(root: Storage, folder: str, *, depth: int) -> SpilledItems[FolderFile]:
     """List all files of a folder, sorted by the bytes of their paths, in bounded memory; none if it does not exist.
     Raises SourceError if a name is hostile or not UTF-8, or a file is deeper than `depth` or not a plain file, and
-    UsageError if the folder is a link that the storage does not follow.
-
-    Args:
-        depth: Number of directory levels to read; 1 is the folder alone.
-    """
+    UsageError if the folder is a link that the storage does not follow. A `depth` of 1 is the folder alone."""
     found = _on_disk(root, folder, depth) if root.is_local else _in_bucket(root, folder, depth)
     files = _sorted(found)
     for file in islice(files, 1 if root.is_local else 0):  # refuses such a link now, instead of with the first shard
@@ -59,12 +55,8 @@ def tree_files(root: Storage, is_passed_over: PassOver = lambda _: False) -> Spi
     """List all files below the source root except hidden ones, sorted by the bytes of their paths, in bounded memory.
 
     On disk a folder directly in the root may be a link to a folder anywhere. Raises SourceError if there is no such
-    folder, a name is hostile or not UTF-8, or something is not a plain file.
-
-    Args:
-        is_passed_over: Called with the name of each file or folder that is hidden or would be refused; returns whether
-            to skip it.
-    """
+    folder, a name is hostile or not UTF-8, or something is not a plain file. `is_passed_over` is asked whether to skip
+    each file or folder that is hidden or would be refused."""
     found = _tree_on_disk(root, is_passed_over) if root.is_local else _in_bucket(root, "", MAX_DEPTH, is_passed_over)
     return _sorted(found)
 

@@ -301,11 +301,7 @@ def packed_source(table: ImageTable, *, is_unpacked: bool) -> SourceFile:
 
 
 class LocatedImages:
-    """The images that one table names.
-
-    Args:
-        named: URL of the table or tables as the user named them, for a message.
-    """
+    """The images that one table names; `named` is the URL of the tables as the user named them, for a message."""
 
     def __init__(self, root: Storage, table: str, named: str) -> None:
         self._root, self._folder, self._named = root, PurePosixPath(table).parent, named
@@ -392,14 +388,9 @@ class LocatedImages:
 
 
 def tables_by_split(root: Storage, only: str, notes: list[str]) -> dict[str, list[ImageTable]]:
-    """Find tables, and sort them into splits by their names; all into train if no name contains the word for a split.
-    Raises SourceError if there is no table, the tables are of different kinds, or only some of their names contain a
-    split.
-
-    Args:
-        only: Name of the only table, or folder of tables, to read; empty for all.
-        notes: Messages for the user are appended here.
-    """
+    """Find all tables, or `only` one or a folder of them, and sort them into splits by their names; all into train if
+    no name contains the word for a split. Messages for the user are appended to `notes`. Raises SourceError if there is
+    no table, the tables are of different kinds, or only some of their names contain a split."""
     tables = _tables(root, only, notes)
     for table in tables:
         refuse_pointer(root, table.name, table.num_bytes)

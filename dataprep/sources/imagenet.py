@@ -177,11 +177,7 @@ class HubImageNet(ImageNet):
 
 
 class Finder:
-    """Collects one split.
-
-    Args:
-        classes: The allowed classes; any other is refused immediately. None accepts every class.
-    """
+    """Collects one split; any class but `classes` is refused immediately, unless they are None."""
 
     dataset = "imagenet"
     split = ""

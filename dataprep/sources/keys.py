@@ -67,11 +67,8 @@ COMPARED_HASHES = 1_000
 def name_parts(name: str) -> tuple[str, ...]:
     """Split a member's or file's path into components, without `.` and empty ones; an archive's root gives none. Raises
     SourceError if the name is absolute, climbs out, is longer than a path can be, or holds a backslash, a NUL, a line
-    end or bytes that are not text. The message is a clause; the caller prepends the archive.
-
-    Args:
-        name: With `/` between components; bytes that are not UTF-8 as surrogate escapes.
-    """
+    end or bytes that are not text. The message is a clause; the caller prepends the archive. Bytes that are not UTF-8
+    are surrogate escapes."""
     if _PLAIN_PATH.fullmatch(name) and len(name) <= MAX_NAME_BYTES:
         return tuple(name.split("/"))
     num_bytes = len(name_bytes(name))
@@ -217,11 +214,8 @@ def keys_in_lower_case(batch: pa.RecordBatch) -> list[str]:
 
 
 def same_names(refs: References, names: Names) -> Iterator[tuple[SampleRef, SampleRef, str]]:
-    """Yield references with equal names: the first with a name, another one, and the name.
-
-    Args:
-        names: Returns the name of each reference of a batch with the columns of `spill_schema`.
-    """
+    """Yield references with equal names: the first with a name, another one, and the name. `names` returns the names of
+    a batch with the columns of `spill_schema`."""
     found = spilled(refs)
 
     def ref_at(batch: pa.RecordBatch, position: int) -> SampleRef:

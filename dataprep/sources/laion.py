@@ -213,12 +213,9 @@ def measure_tables(
 
 
 def roles_of(names: Sequence[str], overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the column of each role. Raises UsageError if there is no header or no column of URLs, two columns differ
-    only in case, or an override names an unknown role or column.
-
-    Args:
-        overrides: Column name by role, for columns without one of the role's aliases.
-    """
+    """Return the column of each role; `overrides` has columns without one of the role's aliases. Raises UsageError if
+    there is no header or no column of URLs, two columns differ only in case, or an override names an unknown role or
+    column."""
     if row := next((name for name in names if name.lower().startswith(("http://", "https://"))), None):
         raise UsageError(
             f"the first line has a URL where the name of a column is expected: {shown(row)}; add a first line that "

@@ -77,11 +77,7 @@ class NamedRow(NamedTuple):
 
 
 class UnusableImages:
-    """Collects the rows of tables whose images cannot be used.
-
-    Args:
-        max_ratio: Share of a split's rows that may be rejected.
-    """
+    """Collects the rows of tables whose images cannot be used; `max_ratio` of a split's rows may be rejected."""
 
     def __init__(self, root: Storage, max_ratio: float) -> None:
         self._root, self._where, self._max_ratio = root, root.url, max_ratio
@@ -99,11 +95,7 @@ class UnusableImages:
         """Rows whose image has no bytes."""
 
     def add(self, row: NamedRow, num_bytes: int | None) -> None:
-        """Note a row of a table with paths if its image cannot be used.
-
-        Args:
-            num_bytes: Size of its file; None if there is no such file.
-        """
+        """Note a row of a table with paths if its image cannot be used; `num_bytes` is None if there is no file."""
         self._rows += 1
         if num_bytes is None:
             self._missing.add(row)
@@ -556,13 +548,8 @@ class _Keys:
         """Column that is only in the key, because its name is not valid for a feature."""
 
     def key(self, row: image_tables.TableRow, where: str, ordinal: str, file: str, *, is_missing: bool) -> str:
-        """Return the key of a row.
-
-        Args:
-            ordinal: Name of the table and number of the row in it.
-            file: Name of the image's own file; empty if it has none.
-            is_missing: Whether the row has no image; it may then also have no path.
-        """
+        """Return the key of a row from its path, its column, or its `ordinal`: the name of the table and the number in
+        it. The image's own `file` is empty if it has none; a row without an image may have no path either."""
         path = self._path(row, file)
         has_neither = is_missing and path is None
         if self._from is None and not has_neither:

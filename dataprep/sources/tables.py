@@ -103,12 +103,8 @@ def is_table(name: str) -> bool:
 
 
 def measure_table(storage: Storage, name: str, part_rows: int, progress: Progress | None = None) -> TableFile:
-    """Measure a file for a plan. Raises SourceError if the file is absent, damaged or not UTF-8 (text files), or has no
-    columns or the same one twice, and UsageError if the file is not a table by its suffix.
-
-    Args:
-        part_rows: Rows of each part but the last.
-    """
+    """Measure a file for a plan, in parts of `part_rows` rows. Raises SourceError if the file is absent, damaged or not
+    UTF-8 (text files), or has no columns or the same one twice, and UsageError if it is not a table by its suffix."""
     if not is_table(name):
         raise UsageError(
             f"{storage.url_of(name)} is not a table by its name; expected one of {', '.join(TABLES)}, uncompressed "
@@ -192,11 +188,8 @@ def parquet_rows(
     columns: Sequence[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[Values]:
-    """Yield the rows of a parquet file, a few at a time. Raises SourceError if a small file claims to have many rows.
-
-    Args:
-        progress: Called with the bytes read and the total bytes.
-    """
+    """Yield the rows of a parquet file, a few at a time; `progress` gets the bytes read and the total bytes. Raises
+    SourceError if a small file claims to have many rows."""
     metadata, done = file.metadata, 0
     if metadata.num_rows > num_bytes:
         raise SourceError(
@@ -241,12 +234,8 @@ class Row(NamedTuple):
 
 
 def rows_of(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[Row]:
-    """Yield the rows of a file of metadata. Raises SourceError if the file cannot be read.
-
-    Args:
-        refuse: Called with each row that cannot be read, or whose `file_name` leads out of the folder, and at the end
-            with one problem for all rows without `file_name`.
-    """
+    """Yield the rows of a file of metadata. Raises SourceError if the file cannot be read; `refuse` gets each row that
+    cannot be, or whose `file_name` leads out of the folder, and at the end one problem for all rows without it."""
     if _suffix(file.url) == ".parquet":
         with file.open() as stream:
             yield from _named_rows(file, _metadata_parquet_rows(file, stream), refuse, is_text=False)
@@ -266,12 +255,8 @@ def numbered(url: str, number: int) -> str:
 
 def text_rows(file: MetadataFile, refuse: Refuse = at_once) -> Iterator[tuple[int, Values]]:
     """Yield the rows of a CSV, TSV or JSON lines file, each with the number of its line. Raises SourceError if the file
-    cannot be read, or a line is too large.
-
-    Args:
-        refuse: Called with an error for each row whose number of fields differs from the header's, and for each line
-            that is not a JSON object.
-    """
+    cannot be read, or a line is too large; `refuse` gets each row with another number of fields than the header, and
+    each line that is not a JSON object."""
     read = _csv_rows if holds_texts(file.url) else _jsonl_rows
     with file.open() as stream:
         yield from read(file, stream, refuse)

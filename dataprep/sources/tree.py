@@ -79,21 +79,14 @@ def stem_bytes(file: Original) -> bytes:
 
 
 def is_text(name: str, own: OwnData) -> bool:
-    """Return whether a file is the text file of an image.
-
-    Args:
-        name: Name of the file without its folder, in lower case.
-    """
+    """Return whether a file is the text file of an image, by its name without folder in lower case."""
     stem, _, suffix = name.rpartition(".")
     return stem not in PAPERS and any(suffix == each for _, each in own.text_files)
 
 
 def is_passed_over(name: str, own: OwnData) -> bool:
-    """Return whether the user excludes a file, by its suffix or by a pattern.
-
-    Args:
-        name: Name of the file without its folder, in lower case.
-    """
+    """Return whether the user excludes a file, by its suffix or by a pattern of its name without folder, in lower
+    case."""
     suffix = name.rpartition(".")[2] if "." in name else ""
     return any(fnmatchcase(name, each) if _PATTERN.search(each) else suffix == each for each in own.pass_over)
 
