@@ -132,7 +132,7 @@ class CustomDataset(base.OwnDataset):
         readers = {split: _SplitReader(self, root, split) for split in self.definition.facts}
         for reader in readers.values():
             reader.read()
-        labels = {label for reader in readers.values() for label in reader.labels}
+        labels = set().union(*(reader.labels for reader in readers.values()))
         declared = self.definition.classes
         classes = tuple(sorted(labels if declared is None else declared))
         found = {split: reader.enumeration(classes) for split, reader in readers.items()}
@@ -146,17 +146,13 @@ class _SplitReader:
         self._dataset, self._root, self._split = dataset, root, split
         self._features: Features = dataset.definition.features
         self._refs = SpilledReferences()
-        self._labels: dict[str, int] = {}
+        self.labels: dict[str, int] = {}
         """Number of each label, in the order of discovery."""
         self._unlabelled: int | None = None
         """First image without a label."""
         self._sizes: dict[str, int] = {}
         """Size of each file that holds several images."""
         self._loose_bytes = 0
-
-    @property
-    def labels(self) -> frozenset[str]:
-        return frozenset(self._labels)
 
     def read(self) -> None:
         """List the images."""
@@ -172,7 +168,7 @@ class _SplitReader:
                 what = f"label None, expected one of {len(classes):,} classes, as other images have"
                 raise self._error(self._unlabelled, what)
             positions = {name: label for label, name in enumerate(classes)}
-            refs = refs.relabelled([positions[name] for name in self._labels])
+            refs = refs.relabelled([positions[name] for name in self.labels])
         sources = [SourceFile(name, num_bytes) for name, num_bytes in sorted(self._sizes.items())]
         if self._loose_bytes:
             sources.append(SourceFile(ALL_FILES, self._loose_bytes))
@@ -236,16 +232,16 @@ class _SplitReader:
         if label is None:
             self._unlabelled = number if self._unlabelled is None else self._unlabelled
             return NO_LABEL
-        if label in self._labels:
-            return self._labels[label]
+        if label in self.labels:
+            return self.labels[label]
         declared = self._dataset.definition.classes
         if declared is not None and label not in declared:
             hint = did_you_mean(label, declared)
             raise self._error(number, f"label {quoted(label)}, expected one of {len(declared):,} classes{hint}")
         if fault := base.class_fault(label):
             raise self._error(number, fault)
-        self._labels[label] = len(self._labels)
-        return self._labels[label]
+        self.labels[label] = len(self.labels)
+        return self.labels[label]
 
     def _error(self, number: int, what: str) -> SourceError:
         return SourceError(f"{self._dataset.place}: image {number:,} of {self._split}: {what}")

@@ -179,8 +179,9 @@ def refuse_other_files(existing: Existing) -> None:
 
 
 class RecordPlace(NamedTuple):
-    """Place of one sample; the fields are columns of the index."""
+    """Place of one sample: its shard, and columns of the index."""
 
+    file: str
     key: str
     record_offset: int
     record_bytes: int
@@ -189,14 +190,10 @@ class RecordPlace(NamedTuple):
     label: int
 
 
-FirstSample = tuple[str, RecordPlace]
-"""Shard of a dataset's first sample, and its place there."""
-
-
-def record_places(rows: pa.Table) -> list[RecordPlace]:
-    """Return the places of samples, from their rows of the index."""
-    columns = (rows.column(name).to_pylist() for name in RecordPlace._fields)
-    return [RecordPlace(*place) for place in zip(*columns, strict=True)]
+def record_places(file: str, rows: pa.Table) -> list[RecordPlace]:
+    """Return the places of samples of a shard, from their rows of the index."""
+    columns = (rows.column(name).to_pylist() for name in RecordPlace._fields[1:])
+    return [RecordPlace(file, *place) for place in zip(*columns, strict=True)]
 
 
 class StoredValues:
@@ -240,11 +237,11 @@ def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> Stored
     return _Fields(manifest, wanted.fields, dict(wanted.defaults))
 
 
-def left_out(manifest: Manifest, data: Storage, first: FirstSample | None, taken: Features) -> tuple[str, ...]:
+def left_out(manifest: Manifest, data: Storage, first: RecordPlace | None, taken: Features) -> tuple[str, ...]:
     """Return notes about the fields of a dataset's first sample that are not taken; empty if all are."""
     if manifest.features or first is None or FORMATS[manifest.format].one_file_per_image:
         return ()
-    record = _without_image(data, *first)
+    record = _without_image(data, first)
     fields = _fields_of(manifest, data, record, first)
     names = sorted(fields.keys() - RESERVED - taken.keys())
     usable = [name for name in names if not name_fault(name)]
@@ -302,8 +299,8 @@ class SplitReader:
         """Values of each sample, as `StoredValues` keeps them until all types are known."""
         self._unlabelled = 0
         self._image_bytes = 0
-        self.first: FirstSample | None = None
-        """Shard of the first sample, and its place there; None if there is no sample."""
+        self.first: RecordPlace | None = None
+        """The first sample; None if there is none."""
 
     def read(self, values: StoredValues, progress: Progress | None) -> None:
         table = self._opened_index()
@@ -311,7 +308,7 @@ class SplitReader:
             rows = table.read_group(number)
             self._refuse_outside(rows, shard)
             if self.first is None and rows.num_rows:
-                self.first = shard["file"], record_places(rows.slice(0, 1))[0]
+                (self.first,) = record_places(shard["file"], rows.slice(0, 1))
             kept = values.of_shard(self._data, self._split, number, rows)
             for position, ref in enumerate(self.shard_refs(number, rows)):
                 if self._written > 1:
@@ -433,9 +430,8 @@ class _Annotations(StoredValues):
         if FORMATS[self._manifest.format].one_file_per_image:
             found = self._from_lines(data, split, number)
         else:
-            file = split.shards[number]["file"]
-            places = record_places(rows)
-            found = list(read_ahead(partial(self._from_record, data, file), places, data.reads_in_flight))
+            places = record_places(split.shards[number]["file"], rows)
+            found = list(read_ahead(partial(self._from_record, data), places, data.reads_in_flight))
         sums, keys = rows.column(ANNOTATIONS).to_pylist(), rows.column("key").to_pylist()
         for key, text, crc32c in zip(keys, found, sums, strict=True):
             if crc32c_of(text) != crc32c:
@@ -445,13 +441,12 @@ class _Annotations(StoredValues):
                 )
         return found
 
-    def _from_record(self, data: Storage, file: str, place: RecordPlace) -> bytes:
-        features = self._manifest.features
-        record = _without_image(data, file, place)
+    def _from_record(self, data: Storage, place: RecordPlace) -> bytes:
+        features, record = self._manifest.features, _without_image(data, place)
         try:
             return annotations_json(features, read_fields(self._manifest.format, record, tuple(features), features))
         except FormatError as error:
-            raise _damaged(data, file, place, error) from error
+            raise _damaged(data, place, error) from error
 
     def _from_lines(self, data: Storage, split: SplitManifest, number: int) -> list[bytes]:
         kept = split.kept if isinstance(split, ViewedSplit) else None
@@ -489,16 +484,15 @@ def stored_fields(
             annotation_values(features, text) for text in annotations.of_shard(data, split, number, rows)
         ]
 
-    def values(file: str, place: RecordPlace) -> Values:
-        record = _without_image(data, file, place)
-        found: Values = {}
+    def values(place: RecordPlace) -> Values:
+        record, found = _without_image(data, place), Values()
         for name in names:
             with suppress(FormatError):
                 found |= read_fields(manifest.format, record, (name,))
         return found
 
     return lambda number, rows: list(
-        read_ahead(partial(values, split.shards[number]["file"]), record_places(rows), data.reads_in_flight)
+        read_ahead(values, record_places(split.shards[number]["file"], rows), data.reads_in_flight)
     )
 
 
@@ -515,23 +509,21 @@ class _Fields(StoredValues):
         """Suffixes of the members of the first sample: a new tar has the same."""
 
     def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
-        file = split.shards[number]["file"]
-        listed = record_places(rows)
-        values = read_ahead(partial(self._values, data, file), listed, data.reads_in_flight)
+        listed = record_places(split.shards[number]["file"], rows)
+        values = read_ahead(partial(self._values, data), listed, data.reads_in_flight)
         if self._members is None and listed:
-            self._members = member_suffixes(self._format, _without_image(data, file, listed[0]))
-        where = (f"{data.url_of(file)}: {shown(place.key)}" for place in listed)
+            self._members = member_suffixes(self._format, _without_image(data, listed[0]))
+        where = (f"{data.url_of(place.file)}: {shown(place.key)}" for place in listed)
         return [self._columns.add(Row((), at, each, False)) for at, each in zip(where, values, strict=True)]
 
-    def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
-        record = _without_image(data, file, place)
-        values: Values = {}
+    def _values(self, data: Storage, place: RecordPlace) -> Values:
+        record, values = _without_image(data, place), Values()
         for name in self._names:
             try:
                 values |= read_fields(self._format, record, (name,))
             except FormatError as error:
                 if name not in self._defaults:
-                    raise _damaged(data, file, place, error) from error
+                    raise _damaged(data, place, error) from error
         return values
 
     def features(self) -> Features:
@@ -559,16 +551,16 @@ class _AllFields(_Fields):
         self._compared = 0
         self._columns = Columns(defaults, frozenset(), leave_out=_KEEP_OTHERS, refuse=self._leave_out)
 
-    def _values(self, data: Storage, file: str, place: RecordPlace) -> Values:
-        record = _without_image(data, file, place)
-        values = _fields_of(self._manifest, data, record, (file, place))
+    def _values(self, data: Storage, place: RecordPlace) -> Values:
+        record = _without_image(data, place)
+        values = _fields_of(self._manifest, data, record, place)
         caption, text = CAPTIONS
         if text in values and values[text] == values.get(caption):
             del values[text]  # img2dataset stores a caption under both names
         self._faults |= _name_faults(values.keys() - self._faults.keys(), data.url)
         if self._compared < _COMPARED:
             self._compared += 1
-            self._faults = _replaced(self._manifest, data, record, (file, place)) | self._faults
+            self._faults = _replaced(self._manifest, data, record, place) | self._faults
         return {name: value for name, value in values.items() if name not in self._faults}
 
     def _leave_out(self, error: DataprepError) -> None:
@@ -656,10 +648,9 @@ def _plain(value: Any) -> object:
     return np.asarray(value.view(np.int64) if value.dtype == np.uint64 else value).tolist()
 
 
-def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> Values:
+def _fields_of(manifest: Manifest, data: Storage, record: bytes, place: RecordPlace) -> Values:
     """Return the fields of a sample, except its image and fields that the new dataset writes itself."""
-    place = sample[1]
-    values = _all_fields(manifest, data, record, sample, _OF_EVERY_SAMPLE)
+    values = _all_fields(manifest, data, record, place, _OF_EVERY_SAMPLE)
     labels = range(len(manifest.classes))
     class_name = manifest.classes[place.label] if place.label in labels else ""
     return {
@@ -671,22 +662,20 @@ def _fields_of(manifest: Manifest, data: Storage, record: bytes, sample: FirstSa
 
 
 def _all_fields(
-    manifest: Manifest, data: Storage, record: bytes, sample: FirstSample, leave_out: frozenset[str]
+    manifest: Manifest, data: Storage, record: bytes, place: RecordPlace, leave_out: frozenset[str]
 ) -> Values:
-    file, place = sample
     try:
         return read_all_fields(manifest.format, record, place.image_offset - place.record_offset, leave_out)
     except FormatError as error:
-        raise _damaged(data, file, place, error) from error
+        raise _damaged(data, place, error) from error
 
 
-def _replaced(manifest: Manifest, data: Storage, record: bytes, sample: FirstSample) -> dict[str, str]:
+def _replaced(manifest: Manifest, data: Storage, record: bytes, place: RecordPlace) -> dict[str, str]:
     """Return the reason for leaving out each field that every dataset writes itself but whose value differs here."""
-    file, place = sample
-    values = _all_fields(manifest, data, record, sample, frozenset())
+    values = _all_fields(manifest, data, record, place, frozenset())
     if not _OF_EVERY_SAMPLE & values.keys():
         return {}
-    height, width = _sides(data.read_range(file, place.image_offset, place.image_bytes))
+    height, width = _sides(data.read_range(place.file, place.image_offset, place.image_bytes))
     stored = {"key": place.key, "height": height, "width": width}
     return {
         name: f"it is {shown(str(values[name]))} where the dataset has {own} ({shown(place.key)}); {_RENAME}"
@@ -733,18 +722,16 @@ def _warnings(faults: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _without_image(data: Storage, file: str, place: RecordPlace) -> bytes:
+def _without_image(data: Storage, place: RecordPlace) -> bytes:
     """Return a record with zeros instead of its image, which is not read."""
     start, stop = place.record_offset, place.record_offset + place.record_bytes
     image_start, image_stop = place.image_offset, place.image_offset + place.image_bytes
     rest = (image_start - start) + (stop - image_stop)
     if rest > MAX_REST_BYTES:
-        raise SourceError(
-            f"{data.url_of(file)}: {shown(place.key)} has {rest:,} bytes in addition to its image, expected at most "
-            f"{MAX_REST_BYTES:,}"
-        )
-    head = data.read_range(file, start, image_start - start)
-    return b"".join((head, bytes(place.image_bytes), data.read_range(file, image_stop, stop - image_stop)))
+        what = f"has {rest:,} bytes in addition to its image, expected at most {MAX_REST_BYTES:,}"
+        raise SourceError(f"{data.url_of(place.file)}: {shown(place.key)} {what}")
+    head = data.read_range(place.file, start, image_start - start)
+    return b"".join((head, bytes(place.image_bytes), data.read_range(place.file, image_stop, stop - image_stop)))
 
 
 def _lines(data: Storage, split: SplitManifest) -> Iterator[bytes]:
@@ -758,5 +745,5 @@ def _lines(data: Storage, split: SplitManifest) -> Iterator[bytes]:
             yield line
 
 
-def _damaged(data: Storage, file: str, place: RecordPlace, error: FormatError) -> SourceError:
-    return SourceError(f"{data.url_of(file)}: {shown(place.key)}: {error}")
+def _damaged(data: Storage, place: RecordPlace, error: FormatError) -> SourceError:
+    return SourceError(f"{data.url_of(place.file)}: {shown(place.key)}: {error}")

@@ -12,6 +12,7 @@ counted.
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -84,10 +85,9 @@ class UnusableImages:
         self.image_column = ""
         self.missing = SpilledItems(_MISSING_IMAGES)
         """All images that do not exist, each with its row."""
-        self._rows, self._missing = 0, own_pictures.Examples()
-        """Rows of the current table, and its images that do not exist."""
-        self._lacking: list[tuple[image_tables.ImageTable, own_pictures.Examples, int]] = []
-        """Tables with missing images: the images and the number of rows."""
+        self._rows = Counter[image_tables.ImageTable]()
+        self._lacking = defaultdict[image_tables.ImageTable, own_pictures.Examples](own_pictures.Examples)
+        """Tables with images that do not exist, and these images."""
         self._unread: list[NamedRow] = []
         """First rows whose file has an unsupported type."""
         self._num_unread = 0
@@ -96,21 +96,15 @@ class UnusableImages:
 
     def add(self, row: NamedRow, num_bytes: int | None) -> None:
         """Note a row of a table with paths if its image cannot be used; `num_bytes` is None if there is no file."""
-        self._rows += 1
+        self._rows[row.table] += 1
         if num_bytes is None:
-            self._missing.add(row)
+            self._lacking[row.table].add(row)
             self.missing.append((row.image, image_tables.row_name(row.table, row.number)))
         elif not is_read(row.image):
             self._num_unread += 1
             self._unread += [row] if self._num_unread <= keys.SHOWN_PROBLEMS else []
         elif not num_bytes:
             self.empty.add(row)
-
-    def end_table(self, table: image_tables.ImageTable) -> None:
-        """Note the images of a table that do not exist."""
-        if self._missing.count:
-            self._lacking.append((table, self._missing, self._rows))
-        self._rows, self._missing = 0, own_pictures.Examples()
 
     def refuse(
         self, splits: Mapping[str, tuple[own_pictures.Examples, int]], problems: keys.Problems, *, are_final: bool
@@ -158,11 +152,11 @@ class UnusableImages:
                 f"{image_tables.row_name(table, number)}: {shown(image)}: a picture of type {_suffix(image)}, which is "
                 f"not read; convert such files to JPEG or PNG, {reject}"
             )
-        for table, missing, rows in self._lacking:
-            if 2 * missing.count < rows:
+        for table, missing in self._lacking.items():
+            if 2 * missing.count < self._rows[table]:
                 yield (
-                    f"{self._lack(table, missing, rows)}; put them there, or remove the rows, {reject}; paths are "
-                    "relative to the table or to `source`"
+                    f"{self._lack(table)}; put them there, or remove the rows, {reject}; paths are relative to the "
+                    "table or to `source`"
                 )
         yield from self._elsewhere()
         if self.empty.count:
@@ -172,10 +166,10 @@ class UnusableImages:
 
     def _elsewhere(self) -> Iterator[str]:
         """Yield an error for each table that lacks most of its images: its paths probably start in another folder."""
-        for table, missing, rows in self._lacking:
-            if 2 * missing.count >= rows:
+        for table, missing in self._lacking.items():
+            if 2 * missing.count >= self._rows[table]:
                 yield (
-                    f"{self._lack(table, missing, rows)}; expected paths relative to the table or to `source`: name "
+                    f"{self._lack(table)}; expected paths relative to the table or to `source`: name "
                     f"their column with `image_column` (now {self.image_column}), or put the table into the folder "
                     f"where the paths begin{self._found_elsewhere()}"
                 )
@@ -193,7 +187,8 @@ class UnusableImages:
             return ""
         return f"; if they are in {shown(beside[0])}, unpack first: {unpack_command(*map(self._root.url_of, beside))}"
 
-    def _lack(self, table: image_tables.ImageTable, missing: own_pictures.Examples, rows: int) -> str:
+    def _lack(self, table: image_tables.ImageTable) -> str:
+        missing, rows = self._lacking[table], self._rows[table]
         where = f"{table.url}: {missing.count:,} of {rows:,} images are not below {self._where}: {missing}"
         return where + (" (the JSON output lists all)" if missing.count > own_pictures.SHOWN_EXAMPLES else "")
 
@@ -359,7 +354,6 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
                         raise SourceError(f"{table.url}: more than {most} images; build its tables one by one")
                     if self._has_key(row, picture, f"{short[table.name]}-{ordinal}", is_built=is_built):
                         pictures.append(picture)
-            self._unusable.end_table(table)
             if self._holds_bytes:  # report a damaged table before the others are unpacked
                 self._problems.refuse()
         if not len(pictures) and not self._problems.count:

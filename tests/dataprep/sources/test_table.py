@@ -394,7 +394,6 @@ def counted(tmp_path, ratio, missing, kind="jpg", **options):
     rows = [NamedRow(of, n + 2, f"{n}.{kind if n == NUM_ROWS - 1 else 'jpg'}") for n in range(NUM_ROWS)]
     for n, row in enumerate(rows):
         found.add(row, None if n < missing else 7)
-    found.end_table(of)
     problems = Problems(str(tmp_path))
     val = Examples(rows[-1:] if kind == "tif" else [])
     splits = {"train": (Examples(rows[:missing]), 160), "val": (val, 40)}
