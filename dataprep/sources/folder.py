@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -43,7 +43,6 @@ SUFFIX = "txt"
 """Suffix of text files if the user names none."""
 _SUFFIX = re.compile(r"[a-z0-9_-]{1,32}")
 _OTHER_FILES = keys.IMAGE_SUFFIXES | OTHER_PICTURES | keys.ARCHIVES | keys.PACKED
-P = TypeVar("P", bound=own_pictures.Picture)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,12 +103,11 @@ class TextFiles:
         self._odd = own_pictures.Examples()
         self._num_pictures = 0
 
-    def joined(self, pictures: Iterable[P], stem_of: Callable[[P], bytes]) -> Iterator[tuple[P, dict[str, str]]]:
-        """Yield each picture with the contents of its files, by feature; call `refuse_odd` afterwards. The pictures are
-        in the order of their stems: the paths below the root, without suffix, as bytes."""
+    def joined(self, pictures: SpilledItems[_Picture]) -> Iterator[tuple[_Picture, dict[str, str]]]:
+        """Yield each picture with the contents of its files, by feature; call `refuse_odd` afterwards."""
         waiting = self._contents()
         text = next(waiting, None)
-        for stem, same in groupby(pictures, stem_of):
+        for stem, same in groupby(pictures.in_order(_stem), _stem):
             found: dict[str, Text] = {}
             while text is not None and (at := trees.stem_bytes(text.original)) <= stem:
                 if at < stem:
@@ -145,7 +143,7 @@ class TextFiles:
                 "or leave them out with `exclude` NAME"
             )
 
-    def _values(self, picture: P, found: dict[str, Text]) -> dict[str, str]:
+    def _values(self, picture: _Picture, found: dict[str, Text]) -> dict[str, str]:
         values = dict(self._defaults)
         for name, without in self._without.items():
             if name in found:
@@ -471,8 +469,9 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
             )
             return pictures
         files = TextFiles(self._root, self._own, tree.texts, self._problems)
-        joined = files.joined(pictures.in_order(_stem), _stem)
-        found = self._collected(replace(picture, texts=msgspec.msgpack.encode(texts)) for picture, texts in joined)
+        found = self._collected(
+            replace(picture, texts=msgspec.msgpack.encode(texts)) for picture, texts in files.joined(pictures)
+        )
         files.refuse_odd()
         self._all_columns = dict(sorted({**self._all_columns, **dict.fromkeys(names, Feature("text"))}.items()))
         self._features = dict(self._all_columns)

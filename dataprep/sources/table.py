@@ -94,6 +94,11 @@ class UnusableImages:
         self.empty = own_pictures.Examples()
         """Rows whose image has no bytes."""
 
+    @property
+    def are_some(self) -> bool:
+        """Whether any images cannot be used."""
+        return bool(self._lacking or self._num_unread or self.empty.count)
+
     def add(self, row: NamedRow, num_bytes: int | None) -> None:
         """Note a row of a table with paths if its image cannot be used; `num_bytes` is None if there is no file."""
         self._rows[row.table] += 1
@@ -441,6 +446,8 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
 
     def _refuse_unusable(self, splits: _Splits) -> None:
         """Refuse images that cannot be used, or note that they will be rejected."""
+        if not self._unusable.are_some:
+            return
         found = {
             name: (own_pictures.Examples(map(self._named, filter(_is_unusable, pictures))), len(pictures))
             for name, pictures in splits.items()

@@ -398,6 +398,7 @@ def counted(tmp_path, ratio, missing, kind="jpg", **options):
     val = Examples(rows[-1:] if kind == "tif" else [])
     splits = {"train": (Examples(rows[:missing]), 160), "val": (val, 40)}
     lines = found.refuse(splits, problems, **({"are_final": True} | options))
+    assert found.are_some == bool(missing or val.count)
     return lines, problems, list(found.missing)
 
 
