@@ -38,6 +38,16 @@ def tree(root, *names, rows=None):
     return write_files(root, files)
 
 
+def refused(root, **own):
+    """The line about a source that cannot be listed."""
+    with pytest.raises((SourceError, UsageError)) as error:
+        configured("folder", own=OwnData(name="pets", **own)).enumerate(
+            open_originals(str(root)), "train", allow_partial=False
+        )
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 def labels(dataset, split="train"):
     found = dataset.found[split]
     return {ref.key: found.classes[ref.label] if ref.label >= 0 else "" for ref in found.refs}
@@ -227,13 +237,7 @@ ROWS = [{"file_name": "1.jpg", "n": 1}, {"file_name": "2.jpg", "n": 2}]
     ],
 )
 def test_what_a_newcomer_is_told(tmp_path, names, rows, own, text):
-    tree(tmp_path, *names, rows=rows)
-    own_folder = configured("folder", own=OwnData(name="pets", **own))
-    with pytest.raises(DataprepError) as error:
-        own_folder.enumerate(open_originals(str(tmp_path)), "train", allow_partial=False)
-    assert text in str(error.value)
-    assert "\n" not in str(error.value)
-    assert isinstance(error.value, SourceError | UsageError)
+    assert text in refused(tree(tmp_path, *names, rows=rows), **own)
 
 
 @pytest.mark.parametrize("asked", [0.0001, 0.9999])
@@ -542,13 +546,7 @@ def test_texts_that_are_not_asked_for_are_passed_over_with_the_option(tmp_path):
 )
 def test_what_a_newcomer_is_told_of_texts(tmp_path, content, own, text):
     write_files(tmp_path, {"1.jpg": JPEG, "1.txt": "one", **content})
-    options = {"text_files": CAPTION} | own
-    with pytest.raises((SourceError, UsageError)) as error:
-        configured("folder", own=OwnData(name="pets", **options)).enumerate(
-            open_originals(str(tmp_path)), "train", allow_partial=False
-        )
-    assert text in str(error.value)
-    assert "\n" not in str(error.value)
+    assert text in refused(tmp_path, **{"text_files": CAPTION} | own)
 
 
 def test_a_column_of_the_same_name_can_be_left_out(tmp_path):

@@ -1,6 +1,7 @@
 """Unpacked images: written whole or not at all, read back by range, and never those of another file."""
 
 from array import array
+from operator import itemgetter
 
 import pytest
 
@@ -11,6 +12,7 @@ from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
 
 FILE = SourceFile("data/train.parquet", 100, "ab" * 32)
+SOURCE = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
 IMAGES = [b"one", b"", b"three" * 1000]
 SUMS = [crc32c_of(image) for image in IMAGES]
 
@@ -26,8 +28,7 @@ def test_images_are_ranges_again(storage, tmp_path):
     unpack(output)
     unpack(output)  # a second process that unpacks the same is no conflict
     assert unpacked_list(output, unpacked_name(FILE)) == (array("q", map(len, IMAGES)), array("I", SUMS))
-    source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
-    read = UnpackedImages(originals, output, [source])
+    read = UnpackedImages(originals, output, [SOURCE])
     assert [read.read_range(FILE.name, offset, size) for offset, size in ((0, 3), (3, 0), (3, 5000))] == IMAGES
     assert read.url_of(FILE.name).endswith("originals/data/train.parquet")
 
@@ -40,10 +41,9 @@ def test_other_files_are_read_where_they_are(tmp_path):
 
 
 def test_tables_with_paths_hold_no_images():
-    source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
     others = [{"name": "train.tar", "bytes": 1}, {"name": "dogs.csv", "bytes": 1, "sha256": FILE.sha256}]
-    assert unpacked_sources([source, *others]) == [source]
-    assert unpacked_sources([source, {"name": "*", "bytes": 5}]) == []
+    assert unpacked_sources([SOURCE, *others]) == [SOURCE]
+    assert unpacked_sources([SOURCE, {"name": "*", "bytes": 5}]) == []
 
 
 def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path):
@@ -62,22 +62,9 @@ def test_a_name_is_of_one_original_alone():
 
 def test_images_that_are_gone_are_an_error_that_says_what_to_do(tmp_path):
     output = open_storage(str(tmp_path / "out"))
-    source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
-    read = UnpackedImages(open_storage(str(tmp_path)), output, [source])
+    read = UnpackedImages(open_storage(str(tmp_path)), output, [SOURCE])
     with pytest.raises(SourceError, match=r"is gone; it held the images of .*train.parquet: run the same command"):
         read.read_range(FILE.name, 0, 1)
-
-
-def cut(data):
-    return data[20:]
-
-
-def short(data):
-    return b"short"
-
-
-def without_end(data):
-    return data[:-1]
 
 
 def changed(at):
@@ -90,7 +77,12 @@ def changed(at):
 @pytest.mark.parametrize(
     "damage",
     # The list of three images: 24 bytes of sizes, 12 of checksums, and its own checksum; then its length and the magic.
-    [cut, short, without_end, *(changed(at) for at in (-56, -33, -32, -21, -20, -16, -10, -2))],
+    [
+        itemgetter(slice(20, None)),
+        itemgetter(slice(5)),
+        itemgetter(slice(-1)),
+        *(changed(at) for at in (-56, -33, -32, -21, -20, -16, -10, -2)),
+    ],
 )
 def test_a_file_that_is_not_whole_is_removed_and_unpacked_again(tmp_path, damage):
     output = open_storage(str(tmp_path))
@@ -113,8 +105,7 @@ def test_a_file_that_is_not_whole_is_removed_and_unpacked_again(tmp_path, damage
 def test_an_image_without_its_checksum_is_named_and_its_file_removed(storage, tmp_path, ref, which):
     output = storage
     unpack(output)
-    source = {"name": FILE.name, "bytes": FILE.num_bytes, "sha256": FILE.sha256}
-    read = UnpackedImages(open_storage(str(tmp_path)), output, [source])
+    read = UnpackedImages(open_storage(str(tmp_path)), output, [SOURCE])
     read.refuse_damaged(SampleRef("k", "other.tar", 3, 5000, crc32c=1), 2)  # is not an unpacked one
     match = rf"train.parquet: the image of {which} had CRC32C {SUMS[2]:08x} when it was .*unpacked-\w+, it has 0000000c"
     with pytest.raises(SourceError, match=match):
