@@ -12,11 +12,7 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.storage import open_storage
 from tests.support.builds import FORMATS
 from tests.support.coco import as_pycocotools, build_coco, differences, pycocotools_view, unpacked
-from tests.support.interop import (
-    read_annotations_with_webdataset,
-    read_with_coco_detection,
-    read_with_webdataset,
-)
+from tests.support.interop import read_annotations_with_webdataset, read_with_coco_detection, read_with_webdataset
 
 BUILT_IN = {"height", "orientation", "width"}
 

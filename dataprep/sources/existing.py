@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dataprep.arrays import np, pa
+from dataprep.dataset import records
 from dataprep.dataset.adopted import is_adopted, refuse_changed
 from dataprep.dataset.column_files import ColumnType, read_column, read_values
 from dataprep.dataset.features import (
@@ -34,17 +35,6 @@ from dataprep.dataset.features import (
 from dataprep.dataset.index import ANNOTATIONS, Index, are_ranges_inside, open_index
 from dataprep.dataset.manifest import MANIFEST, built_as
 from dataprep.dataset.paths import CHANGE_JSON
-from dataprep.dataset.records import (
-    ALL_FILES,
-    NO_LABEL,
-    Enumeration,
-    Manifest,
-    SampleRef,
-    ShardEntry,
-    SourceFile,
-    SplitManifest,
-    ViewedSplit,
-)
 from dataprep.dataset.spill import SpilledReferences
 from dataprep.errors import DataprepError, FormatError, SourceError, UsageError
 from dataprep.formats import FORMATS
@@ -84,11 +74,11 @@ _KEEP_OTHERS = "leave it out, with `field` NAME for every other field"
 class Existing:
     """A finished dataset: its manifest, and the places of its index and its data."""
 
-    manifest: Manifest
+    manifest: records.Manifest
     index: Storage
     data: Storage
 
-    def split(self, name: str) -> SplitManifest:
+    def split(self, name: str) -> records.SplitManifest:
         """Return a split. Raises UsageError, with the existing ones, for an unknown split."""
         found = {split.name: split for split in self.manifest.splits}
         if name not in found:
@@ -204,7 +194,7 @@ class StoredValues:
     notes: tuple[str, ...] = ()
     """Lines for the user about fields that are kept or left out, once the features are known."""
 
-    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+    def of_shard(self, data: Storage, split: records.SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         """Return the values of the samples of the split's shard `number` as `annotations` takes them; empty if samples
         have none. Shards must be read in order. Raises SourceError if values are missing, damaged, or do not have the
         checksums of the index."""
@@ -219,7 +209,7 @@ class StoredValues:
         return kept
 
 
-def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> StoredValues:
+def open_values(manifest: records.Manifest, url: str, wanted: base.Conversion) -> StoredValues:
     """Return a reader of a dataset's annotations, or of named fields, or of all fields. Raises UsageError if the format
     cannot hold fields, and SourceError if a field cannot be the name of a feature."""
     if manifest.features:
@@ -237,7 +227,7 @@ def open_values(manifest: Manifest, url: str, wanted: base.Conversion) -> Stored
     return _Fields(manifest, wanted.fields, dict(wanted.defaults))
 
 
-def left_out(manifest: Manifest, data: Storage, first: RecordPlace | None, taken: Features) -> tuple[str, ...]:
+def left_out(manifest: records.Manifest, data: Storage, first: RecordPlace | None, taken: Features) -> tuple[str, ...]:
     """Return notes about the fields of a dataset's first sample that are not taken; empty if all are."""
     if manifest.features or first is None or FORMATS[manifest.format].one_file_per_image:
         return ()
@@ -252,7 +242,7 @@ def left_out(manifest: Manifest, data: Storage, first: RecordPlace | None, taken
     return notes + _warnings(_name_faults(fields, data.url) | _replaced(manifest, data, record, first))
 
 
-def _parted(train: Enumeration, own: base.OwnData) -> dict[str, Enumeration]:
+def _parted(train: records.Enumeration, own: base.OwnData) -> dict[str, records.Enumeration]:
     """Divide train into val and the rest. Raises UsageError if one of them has no sample."""
     refs = {"train": SpilledReferences(), "val": SpilledReferences()}
     for ref in train.refs:
@@ -263,7 +253,7 @@ def _parted(train: Enumeration, own: base.OwnData) -> dict[str, Enumeration]:
     return {name: replace(train, refs=found) for name, found in refs.items()}
 
 
-def _shard_fault(data: Storage, shard: ShardEntry) -> str:
+def _shard_fault(data: Storage, shard: records.ShardEntry) -> str:
     info, where = data.stat(shard["file"]), data.url_of(shard["file"])
     if info is None:
         return f"{where}: missing, but {MANIFEST} lists it"
@@ -324,22 +314,22 @@ class SplitReader:
                 "label, expected one for all; adopt the data again with `overwrite` `labels` none"
             )
 
-    def _add(self, ref: SampleRef, kept: bytes, values: StoredValues) -> None:
+    def _add(self, ref: records.SampleRef, kept: bytes, values: StoredValues) -> None:
         """Add a reference; annotations whose types are not known yet are kept separately."""
-        self._unlabelled += ref.label == NO_LABEL
+        self._unlabelled += ref.label == records.NO_LABEL
         self._image_bytes += ref.num_bytes
         self._refs.add(ref._replace(annotations=kept) if values.are_annotations else ref)
         if kept and not values.are_annotations:
             self._kept.append(kept)
 
-    def enumeration(self, values: StoredValues, features: Features) -> Enumeration:
+    def enumeration(self, values: StoredValues, features: Features) -> records.Enumeration:
         """Return the references, with their annotations."""
         refs = self._refs
         if features and not values.are_annotations:
             refs = SpilledReferences()
             for ref, kept in zip(self._refs, self._kept, strict=True):
                 refs.add(ref._replace(annotations=values.annotations(kept)))
-        return Enumeration(refs, self._sources(), padded_classes(self._classes), features, is_checked=True)
+        return records.Enumeration(refs, self._sources(), padded_classes(self._classes), features, is_checked=True)
 
     def _opened_index(self) -> Index:
         try:
@@ -353,7 +343,7 @@ class SplitReader:
             )
         return table
 
-    def _refuse_outside(self, rows: pa.Table, shard: ShardEntry) -> None:
+    def _refuse_outside(self, rows: pa.Table, shard: records.ShardEntry) -> None:
         names = ("record_offset", "record_bytes", "image_offset", "image_bytes")
         columns = [np.array(rows.column(name).to_pylist(), np.int64) for name in names]
         inside = are_ranges_inside(*columns, shard_bytes=shard["bytes"])
@@ -363,21 +353,21 @@ class SplitReader:
                 f"{base.MAX_IMAGE_BYTES:,} bytes; build or adopt it again"
             )
 
-    def shard_refs(self, number: int, rows: pa.Table) -> Iterator[SampleRef]:
+    def shard_refs(self, number: int, rows: pa.Table) -> Iterator[records.SampleRef]:
         """Yield references to samples of a shard, from their rows of the index."""
         names = [name for name in _Row._fields if name in rows.column_names]
         columns = (rows.column(name).to_pylist() for name in names)
         return (self._ref(number, _Row(*row)) for row in zip(*columns, strict=True))
 
-    def _ref(self, number: int, row: _Row) -> SampleRef:
-        labels = range(len(self._classes)) if self._classes else range(NO_LABEL, 0)
-        if not is_key(row.key) or (row.label not in labels and row.label != NO_LABEL):
+    def _ref(self, number: int, row: _Row) -> records.SampleRef:
+        labels = range(len(self._classes)) if self._classes else range(records.NO_LABEL, 0)
+        if not is_key(row.key) or (row.label not in labels and row.label != records.NO_LABEL):
             raise FormatError(
                 f"{self._index_url}: key {shown(row.key)} with label {row.label}, expected a key of a sample and one "
                 f"of {len(self._classes):,} classes; build or adopt it again"
             )
         file = self._file(number, row)
-        return SampleRef(row.key, file, row.image_offset, row.image_bytes, row.label, crc32c=row.image_crc32c)
+        return records.SampleRef(row.key, file, row.image_offset, row.image_bytes, row.label, crc32c=row.image_crc32c)
 
     def _file(self, number: int, row: _Row) -> str:
         """Return the file that holds an image."""
@@ -385,7 +375,7 @@ class SplitReader:
             return self._split.shards[number]["file"]
         if row.file is not None:
             return row.file
-        class_name = "" if row.label == NO_LABEL else self._classes[row.label]
+        class_name = "" if row.label == records.NO_LABEL else self._classes[row.label]
         return image_file(self._root, row.key, class_name, image_suffix(built_as(self._manifest)))
 
     @property
@@ -401,12 +391,12 @@ class SplitReader:
         """Number of passes with their own rows in the index."""
         return self._format.passes_written(self._split.repeats["stored"])
 
-    def _sources(self) -> list[SourceFile]:
+    def _sources(self) -> list[records.SourceFile]:
         """Return the shards; an image folder is one source."""
         if not self._format.one_file_per_image:
-            return [SourceFile(shard["file"], shard["bytes"]) for shard in self._split.shards]
-        name = ALL_FILES if is_adopted(self._manifest) else self._root
-        return [SourceFile(name, self._image_bytes)]
+            return [records.SourceFile(shard["file"], shard["bytes"]) for shard in self._split.shards]
+        name = records.ALL_FILES if is_adopted(self._manifest) else self._root
+        return [records.SourceFile(name, self._image_bytes)]
 
     def _checked_classes(self) -> tuple[str, ...]:
         for name in self._manifest.classes:
@@ -420,13 +410,13 @@ class SplitReader:
 class _Annotations(StoredValues):
     """Annotations of a dataset with features; each is compared with its checksum in the index."""
 
-    def __init__(self, manifest: Manifest) -> None:
+    def __init__(self, manifest: records.Manifest) -> None:
         self._manifest = manifest
         self._lines: Iterator[bytes] = iter(())
         self._next = "", 0
         """Split and shard whose lines come next."""
 
-    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+    def of_shard(self, data: Storage, split: records.SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         if FORMATS[self._manifest.format].one_file_per_image:
             found = self._from_lines(data, split, number)
         else:
@@ -448,8 +438,8 @@ class _Annotations(StoredValues):
         except FormatError as error:
             raise _damaged(data, place, error) from error
 
-    def _from_lines(self, data: Storage, split: SplitManifest, number: int) -> list[bytes]:
-        kept = split.kept if isinstance(split, ViewedSplit) else None
+    def _from_lines(self, data: Storage, split: records.SplitManifest, number: int) -> list[bytes]:
+        kept = split.kept if isinstance(split, records.ViewedSplit) else None
         stored = kept.stored if kept else [shard["samples"] for shard in split.shards]
         name, following = self._next
         if name != split.name or number < following:
@@ -471,7 +461,7 @@ class _Annotations(StoredValues):
 
 
 def stored_fields(
-    manifest: Manifest, data: Storage, split: SplitManifest, names: tuple[str, ...]
+    manifest: records.Manifest, data: Storage, split: records.SplitManifest, names: tuple[str, ...]
 ) -> Callable[[int, pa.Table], list[Values]]:
     """Return a function that reads fields of a shard's samples, given its number and its rows of the index; shards are
     read fastest in order.
@@ -501,14 +491,14 @@ class _Fields(StoredValues):
 
     are_annotations = False
 
-    def __init__(self, manifest: Manifest, names: tuple[str, ...], defaults: dict[str, str]) -> None:
+    def __init__(self, manifest: records.Manifest, names: tuple[str, ...], defaults: dict[str, str]) -> None:
         self._format, self._names, self._defaults = manifest.format, names, defaults
         self._columns = Columns(defaults, frozenset(), leave_out=_LEAVE_OUT)
         self._found: Features = {}
         self._members: frozenset[str] | None = None
         """Suffixes of the members of the first sample: a new tar has the same."""
 
-    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+    def of_shard(self, data: Storage, split: records.SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         listed = record_places(split.shards[number]["file"], rows)
         values = read_ahead(partial(self._values, data), listed, data.reads_in_flight)
         if self._members is None and listed:
@@ -544,7 +534,7 @@ class _Fields(StoredValues):
 class _AllFields(_Fields):
     """All fields of a dataset without features; fields that cannot be features are left out and named in the notes."""
 
-    def __init__(self, manifest: Manifest, defaults: dict[str, str]) -> None:
+    def __init__(self, manifest: records.Manifest, defaults: dict[str, str]) -> None:
         super().__init__(manifest, (), defaults)
         self._manifest = manifest
         self._faults: dict[str, str] = {}
@@ -595,11 +585,11 @@ class _WithColumns(StoredValues):
     def notes(self) -> tuple[str, ...]:  # type: ignore[override]  # those of the other fields
         return self._stored.notes
 
-    def of_shard(self, data: Storage, split: SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
+    def of_shard(self, data: Storage, split: records.SplitManifest, number: int, rows: pa.Table) -> list[bytes]:
         values = dict[str, list[object]]()
         for name, column in self._columns.items():
             found = read_values(self._index, column.type, column.shard(split.name, number))
-            kept = split.kept.numbers(number).tolist() if isinstance(split, ViewedSplit) else range(len(found))
+            kept = split.kept.numbers(number).tolist() if isinstance(split, records.ViewedSplit) else range(len(found))
             values[name] = [_plain(found[at]) for at in kept]
         stored = self._stored.of_shard(data, split, number, rows) or [b""] * rows.num_rows
         both = []
@@ -648,7 +638,7 @@ def _plain(value: Any) -> object:
     return np.asarray(value.view(np.int64) if value.dtype == np.uint64 else value).tolist()
 
 
-def _fields_of(manifest: Manifest, data: Storage, record: bytes, place: RecordPlace) -> Values:
+def _fields_of(manifest: records.Manifest, data: Storage, record: bytes, place: RecordPlace) -> Values:
     """Return the fields of a sample, except its image and fields that the new dataset writes itself."""
     values = _all_fields(manifest, data, record, place, _OF_EVERY_SAMPLE)
     labels = range(len(manifest.classes))
@@ -662,7 +652,7 @@ def _fields_of(manifest: Manifest, data: Storage, record: bytes, place: RecordPl
 
 
 def _all_fields(
-    manifest: Manifest, data: Storage, record: bytes, place: RecordPlace, leave_out: frozenset[str]
+    manifest: records.Manifest, data: Storage, record: bytes, place: RecordPlace, leave_out: frozenset[str]
 ) -> Values:
     try:
         return read_all_fields(manifest.format, record, place.image_offset - place.record_offset, leave_out)
@@ -670,7 +660,7 @@ def _all_fields(
         raise _damaged(data, place, error) from error
 
 
-def _replaced(manifest: Manifest, data: Storage, record: bytes, place: RecordPlace) -> dict[str, str]:
+def _replaced(manifest: records.Manifest, data: Storage, record: bytes, place: RecordPlace) -> dict[str, str]:
     """Return the reason for leaving out each field that every dataset writes itself but whose value differs here."""
     values = _all_fields(manifest, data, record, place, frozenset())
     if not _OF_EVERY_SAMPLE & values.keys():
@@ -734,7 +724,7 @@ def _without_image(data: Storage, place: RecordPlace) -> bytes:
     return b"".join((head, bytes(place.image_bytes), data.read_range(place.file, image_stop, stop - image_stop)))
 
 
-def _lines(data: Storage, split: SplitManifest) -> Iterator[bytes]:
+def _lines(data: Storage, split: records.SplitManifest) -> Iterator[bytes]:
     """Yield the lines of the annotation file of an image folder."""
     try:
         stream = data.open(metadata_file(split.name))
