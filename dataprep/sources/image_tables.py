@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -242,56 +242,43 @@ class PackedImage(NamedTuple):
     """CRC32C of the image when it was measured or unpacked."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PackedImages:
-    """Reader of the images in parquet files."""
-
-    image_column: str
-    drop: frozenset[str]
-    """Other columns to leave out."""
-    unpack_to: Storage | None
-    """Output below which images are unpacked; None to measure them only."""
-    progress: Progress | None
-
-    def rows(self, table: ImageTable, source: SourceFile) -> Iterator[PackedImage]:
-        """Yield the rows of a file. Its images are unpacked after the last row, unless an earlier run unpacked them.
-        Raises SourceError if the file cannot be read, or an image is too large, and StorageError if the images cannot
-        be unpacked."""
-        name, unpack_to = unpacked_name(source), self.unpack_to
-        listed = None if unpack_to is None else unpacked_list(unpack_to, name)
-        if listed is None:
-            yield from self._read(table, nullcontext() if unpack_to is None else unpacking(unpack_to, name))
-            return
-        offset, ordinal = 0, -1
-        for ordinal, row in enumerate(self._rows(table, only_paths=True)):
+def packed_images(
+    table: ImageTable,
+    source: SourceFile,
+    *,
+    image_column: str,
+    drop: frozenset[str],
+    unpack_to: Storage | None,
+    progress: Progress | None,
+) -> Iterator[PackedImage]:
+    """Yield the rows of a parquet file, without the columns in `drop`. Its images are unpacked below the output after
+    the last row, unless an earlier run unpacked them; without an output they are measured. Raises SourceError if the
+    file cannot be read, or an image is too large, and StorageError if the images cannot be unpacked."""
+    name, offset, ordinal = unpacked_name(source), 0, -1
+    listed = None if unpack_to is None else unpacked_list(unpack_to, name)
+    rows = partial(table_rows, table, image_column, drop, progress=progress)
+    if unpack_to is not None and listed is not None:
+        for ordinal, row in enumerate(rows(only_paths=True)):
             if ordinal < len(listed.sizes):
                 yield _packed(row, offset, listed.sizes[ordinal], listed.crc32cs[ordinal])
                 offset += max(0, listed.sizes[ordinal])
-        if unpack_to is not None and ordinal + 1 != len(listed.sizes):
+        if ordinal + 1 != len(listed.sizes):
             raise StorageError(
                 f"{unpack_to.url_of(name)} has {len(listed.sizes):,} images, {table.url} has {ordinal + 1:,} rows: it "
                 "was unpacked from another table; remove it, and run the same command again"
             )
-
-    def _read(
-        self, table: ImageTable, unpacked: AbstractContextManager[Callable[[bytes | None], int] | None]
-    ) -> Iterator[PackedImage]:
-        offset = 0
-        with unpacked as add:
-            for row in self._rows(table, only_paths=False):
-                image = image_bytes(row)
-                num_bytes = NO_IMAGE if image is None else len(image)
-                if num_bytes > MAX_IMAGE_BYTES:
-                    raise SourceError(
-                        f"{table.url} row {row.number}: an image of {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} "
-                        "for one image: remove the row"
-                    )
-                crc32c = crc32c_of(image or b"") if add is None else add(image)
-                yield _packed(row, offset, num_bytes, crc32c)
-                offset += max(0, num_bytes)
-
-    def _rows(self, table: ImageTable, *, only_paths: bool) -> Iterator[TableRow]:
-        return table_rows(table, self.image_column, self.drop, only_paths=only_paths, progress=self.progress)
+        return
+    with nullcontext() if unpack_to is None else unpacking(unpack_to, name) as add:
+        for row in rows():
+            image = image_bytes(row)
+            num_bytes = NO_IMAGE if image is None else len(image)
+            if num_bytes > MAX_IMAGE_BYTES:
+                raise SourceError(
+                    f"{table.url} row {row.number}: an image of {num_bytes:,} bytes; at most {MAX_IMAGE_BYTES:,} for "
+                    "one image: remove the row"
+                )
+            yield _packed(row, offset, num_bytes, crc32c_of(image or b"") if add is None else add(image))
+            offset += max(0, num_bytes)
 
 
 def packed_source(table: ImageTable, *, is_unpacked: bool) -> SourceFile:

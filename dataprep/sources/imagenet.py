@@ -397,13 +397,14 @@ class _HubImages:
                 f"{table.url}: column {image_column} holds {columns.types[image_column]}, {_EXPECTED} an image with "
                 "bytes and path"
             )
-        images = image_tables.PackedImages(
+        for image in image_tables.packed_images(
+            table,
+            source,
             image_column=image_column,
             drop=frozenset(columns.kinds) - {image_column, LABEL_COLUMN},
             unpack_to=self._unpack_to,
             progress=self._progress,
-        )
-        for image in images.rows(table, source):
+        ):
             where, label = f"{table.url} row {image.row.number}", image.row.values.get(LABEL_COLUMN)
             label = label if isinstance(label, int) else None
             name = (image_tables.image_path(image.row) or "").rpartition("/")[2]

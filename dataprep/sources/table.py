@@ -390,10 +390,14 @@ class _TableReader(own_pictures.PictureReader[_Picture]):
             for row in image_tables.table_rows(table, self._image_column, self._drop, only_paths=True):
                 yield row, _Picture(table, row.number, "", 0, 0)
         elif self._holds_bytes:
-            images = image_tables.PackedImages(
-                image_column=self._image_column, drop=self._drop, unpack_to=self._unpack_to, progress=self._progress
-            )
-            for row, offset, num_bytes, crc32c in images.rows(table, source):
+            for row, offset, num_bytes, crc32c in image_tables.packed_images(
+                table,
+                source,
+                image_column=self._image_column,
+                drop=self._drop,
+                unpack_to=self._unpack_to,
+                progress=self._progress,
+            ):
                 picture = _Picture(table, row.number, table.name, offset, num_bytes, crc32c)
                 if not num_bytes:
                     self._unusable.empty.add(picture)

@@ -14,11 +14,11 @@ from dataprep.sources import image_tables
 from dataprep.sources.image_tables import (
     ImageTable,
     LocatedImages,
-    PackedImages,
     any_bytes,
     choose_image_column,
     columns_of,
     image_bytes,
+    packed_images,
     packed_source,
     stems,
     table_rows,
@@ -201,8 +201,8 @@ def test_damaged_parquet_files_are_one_clear_error_each(tmp_path):
 
 def read(path, unpack_to=None):
     table = ImageTable(open_originals(str(path.parent)), path.name, path.stat().st_size)
-    images = PackedImages(image_column="image", drop=frozenset(), unpack_to=unpack_to, progress=None)
-    return list(images.rows(table, packed_source(table, is_unpacked=True)))
+    how = {"image_column": "image", "drop": frozenset(), "unpack_to": unpack_to, "progress": None}
+    return list(packed_images(table, packed_source(table, is_unpacked=True), **how))
 
 
 def test_images_are_measured_unpacked_and_found_unpacked(tmp_path):
