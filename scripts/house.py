@@ -91,7 +91,7 @@ EXCEPTIONS: dict[str, dict[str, str]] = {
         "dataprep/builder/plan.py": "details of a plan are those of its recipe",
         "dataprep/builder/output.py": "details of a plan are those of its recipe",
         "dataprep/commands/inspect.py": "values that only a template reads",
-        "loaders/report.py": "values that only a template reads",
+        "loaders/diagnosis/report.py": "values that only a template reads",
         **dict.fromkeys(
             (
                 "train/checkpoints/",

@@ -31,7 +31,7 @@ MAY_BE_SKIPPED = {
     "dataprep/cloud/tpu/test_worker.py": "root",
     "loaders/test_decode_alone.py": "a C compiler and the headers of libjpeg-turbo",
     "loaders/decode/test_decoders.py": "a C compiler and the headers of libjpeg-turbo",
-    "loaders/report/test_browser.py": "Chromium",
+    "loaders/diagnosis/test_browser.py": "Chromium",
     "benchmarks/test_unseen_situations.py": "root, control groups of version 1, and a disk",
     "test_laion_ssrf.py": "network namespaces",
 }

@@ -152,7 +152,7 @@ def _diagnose(asked: Diagnose, *, as_json: bool) -> int:
     comparison = compare(before, document)
     if asked.html is not None:
         from dataprep.pages import write_page
-        from loaders.report import diagnosis_page
+        from loaders.diagnosis.report import diagnosis_page
 
         write_page(diagnosis_page(found, comparison), asked.html)
     if as_json:
@@ -160,7 +160,7 @@ def _diagnose(asked: Diagnose, *, as_json: bool) -> int:
         click.echo(json.dumps(spelled_document(Diagnose, document | more)))
     else:
         from dataprep.host.piped import open_console, print_lines
-        from loaders.report import diagnosis_text
+        from loaders.diagnosis.report import diagnosis_text
 
         console = open_console()
         print_lines(console, diagnosis_text(found))

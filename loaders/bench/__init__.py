@@ -2,5 +2,3 @@
 
 run.py opens the datasets and repeats the rounds; round.py is one round: the caller and the process itself.
 """
-
-__all__ = ["round", "run"]

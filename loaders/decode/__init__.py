@@ -5,5 +5,3 @@ and `annotations.py` carries boxes, masks and keypoints to a row's pixels (pure)
 augmentations of other libraries; `seeding.py` runs them in separate processes, with the sample's random numbers.
 docs/decisions/0004 says why there is an extension, 0018 why it decodes an image once for all views.
 """
-
-__all__ = ["annotations", "crop", "decoders", "seeding", "transforms"]

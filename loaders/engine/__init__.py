@@ -5,5 +5,3 @@ progress, in this process or in several with shared buffers; `pipeline.py` fetch
 threads, and watches that they make progress. `stats.py` counts and times the stages. `resumption.py` orders the
 remaining samples of a run whose dataset or view has changed.
 """
-
-__all__ = ["batch", "pipeline", "producer", "resumption", "stats"]

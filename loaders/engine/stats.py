@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
@@ -239,13 +240,13 @@ class Stats:
     """Times and item counts of the stages of a loader, by name. Thread-safe."""
 
     def __init__(self) -> None:
-        self._stages: dict[str, StageTimes] = {}
+        self._stages = defaultdict[str, StageTimes](StageTimes)
         self._lock = threading.Lock()
 
     def add(self, name: str, *, items: int = 0, **times: Unpack[_Times]) -> None:
         """Add items and times to a stage; each given time counts as one duration."""
         with self._lock:
-            stage = self._stages.setdefault(name, StageTimes())
+            stage = self._stages[name]
             stage.items += items
             for kind, seconds in times.items():
                 getattr(stage, kind).add(seconds)
@@ -254,12 +255,12 @@ class Stats:
         """Add stages that were taken from another process."""
         with self._lock:
             for name, times in stages.items():
-                self._stages.setdefault(name, StageTimes()).merge(times)
+                self._stages[name].merge(times)
 
     def take(self) -> dict[str, StageTimes]:
         """Return all stages since the last call, as an argument of `merge`."""
         with self._lock:
-            taken, self._stages = self._stages, {}
+            taken, self._stages = self._stages, defaultdict(StageTimes)
             return taken
 
     def times(self) -> dict[str, StageTimes]:

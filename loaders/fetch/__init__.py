@@ -4,5 +4,3 @@
 block at a time, with many requests in flight and a budget of bytes; slow reads are hedged. Keys of the cache name the
 object whose bytes they hold.
 """
-
-__all__ = ["cache", "columns", "fetcher", "index", "plain"]

@@ -4,5 +4,3 @@ exposition.py        every metric (name, labels, and how it is read), and OpenMe
 callback.py          numbers of the steps since the last report, for Weights & Biases, TensorBoard and others
 earlier.py           results of an earlier run, and what differs from it
 """
-
-__all__ = ["callback", "earlier", "exposition"]

@@ -3,5 +3,3 @@
 `loader.py` opens mixtures and divides the positions among ranks; `dataset.py` reads descriptions such as `mix.json`,
 and several datasets as one; `order.py` maps positions to datasets and samples (pure).
 """
-
-__all__ = ["dataset", "loader", "order"]

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from dataprep.errors import FormatError
-from dataprep.storage import open_storage
 from loaders import Packs, Views, mixture, open_loader, open_packs, open_views
 from tests.loaders.conftest import FORMATS
-from tests.support.adoption import adopt_here, image_of, tar_of
+from tests.support.adoption import adopt_here, image_of, tar_of, upload
 from tests.support.builds import dataprep
 
 OURS = ("dataset.json", "index")
@@ -56,11 +55,7 @@ def test_adopted_data_in_a_bucket_with_an_index_elsewhere_load_as_the_original_d
     dataset, bucket_url, tmp_path, fmt
 ):
     data = foreign(dataset(fmt), tmp_path / "data")
-    storage = open_storage(bucket_url)
-    for path in data.rglob("*"):
-        if path.is_file():
-            storage.create(path.relative_to(data).as_posix(), path.read_bytes())
-    adopt(bucket_url, "--index", tmp_path / "index")
+    adopt(upload(data, bucket_url), "--index", tmp_path / "index")
     assert contents(tmp_path / "index", processes=1) == contents(dataset(fmt))
 
 

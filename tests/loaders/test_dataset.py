@@ -122,15 +122,11 @@ def silent_bucket(monkeypatch):
         server.shutdown()
 
 
-def open_mixture(url, deadline_s):
-    open_loader(mixture([(url, 1)]), batch_size=1, deadline_s=deadline_s)
-
-
 OPENED = {
-    "loader": lambda url, deadline_s: open_loader(url, batch_size=1, deadline_s=deadline_s),
-    "dataset": lambda url, deadline_s: open_dataset(url, "train", deadline_s=deadline_s),
-    "mixture": open_mixture,
-    "samples": lambda url, deadline_s: Samples.open(url, deadline_s=deadline_s),
+    "loader": lambda url, **deadline: open_loader(url, batch_size=1, **deadline),
+    "dataset": lambda url, **deadline: open_dataset(url, "train", **deadline),
+    "mixture": lambda url, **deadline: open_loader(mixture([(url, 1)]), batch_size=1, **deadline),
+    "samples": lambda url, **deadline: Samples.open(url, **deadline),
 }
 
 
@@ -138,7 +134,7 @@ OPENED = {
 def test_opening_a_bucket_that_never_answers_ends_at_the_deadline(silent_bucket, monkeypatch, what):
     monkeypatch.setattr(gcs_client, "RETRY_DEADLINE_S", 36_000.0)  # the suite's limit of a test comes long before
     with pytest.raises(StorageError, match=r"gs://silent/imagenet/dataset.json: .*timed out"):
-        OPENED[what](silent_bucket, 1.0)
+        OPENED[what](silent_bucket, deadline_s=1.0)
 
 
 NAMES = ("caption", "indoor", "objects", "patient", "score", "tags", "year")

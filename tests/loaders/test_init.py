@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
-import pkgutil
 import pydoc
 import re
 import subprocess
@@ -17,11 +15,6 @@ from dataprep.errors import UsageError
 from loaders.config import MAX_THREADS, LoaderConfig, LoaderSettings
 from tests.support.markdown import ROOT
 
-PACKAGES = [
-    name
-    for _, name, is_package in pkgutil.walk_packages(loaders.__path__, "loaders.")
-    if is_package and "._" not in name
-]
 ADAPTERS = ("grain", "jax", "tf", "torch", "xla")
 PAGE_LINES = 66
 MAX_MODULES = 35
@@ -118,13 +111,6 @@ def test_help_fits_on_a_page():
     page = pydoc.plain(pydoc.render_doc(loaders))
     assert len(page.splitlines()) <= PAGE_LINES
     assert all(name in page for name in loaders.__all__)
-
-
-@pytest.mark.parametrize("name", PACKAGES)
-def test_a_package_lists_its_public_modules(name):
-    package = importlib.import_module(name)
-    modules = sorted(each.name for each in pkgutil.iter_modules(package.__path__) if not each.name.startswith("_"))
-    assert package.__all__ == modules
 
 
 def test_importing_open_loader_loads_few_modules():

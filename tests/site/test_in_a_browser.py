@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from loaders.report import diagnosis_page
+from loaders.diagnosis.report import diagnosis_page
 from tests.support.findings import diagnosis
 from tests.support.markdown import ROOT
 

@@ -56,7 +56,7 @@ def _say(what: str) -> None:
 
 def _show(found: Diagnosis) -> None:
     from dataprep.host.piped import open_console, print_lines
-    from loaders.report import diagnosis_text
+    from loaders.diagnosis.report import diagnosis_text
 
     print_lines(open_console(), diagnosis_text(found))
 
@@ -66,6 +66,6 @@ def _keep(found: Diagnosis, folder: Path) -> None:
     (folder / "diagnosis.json").write_text(json.dumps(to_document(found)) + "\n")
     if not has_report_packages():
         return  # the page needs packages that some training machines lack; the JSON has the same content
-    from loaders.report import diagnosis_page
+    from loaders.diagnosis.report import diagnosis_page
 
     write_page(diagnosis_page(found), folder / "diagnosis.html")

@@ -125,6 +125,13 @@ def test_a_lambda_is_refused_in_one_line(dataset):
         next(iter(loader))
 
 
+def run(*arguments, program=None):
+    """Run Python, which finds the modules of tests."""
+    settings = {"cwd": ROOT, "env": os.environ | {"PYTHONPATH": str(ROOT)}, "timeout": 800}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, input=program, capture_output=True, text=True, check=False, **settings)
+
+
 NOTEBOOK = """
 import numpy as np
 from loaders import PilTransform, open_loader
@@ -140,10 +147,10 @@ with open_loader({url!r}, batch_size=4, image_size=16, processes=1, transform=mi
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_function_of_a_notebook_is_refused_in_one_line(dataset, wrapped):
     program = NOTEBOOK.format(url=str(dataset("webdataset")), wrapped=wrapped)
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False)
-    assert run.returncode == 1
-    assert run.stderr.count("Traceback") == 1
-    assert "defined in a notebook" in run.stderr.splitlines()[-1]
+    found = run("-c", program)
+    assert found.returncode == 1
+    assert found.stderr.count("Traceback") == 1
+    assert "defined in a notebook" in found.stderr.splitlines()[-1]
 
 
 UNGUARDED = """
@@ -163,24 +170,11 @@ def test_a_program_needs_a_guard_only_for_a_function_of_its_own(dataset, tmp_pat
         module="tests.support.pil_draws", name="shifted", code=code, url=str(dataset("webdataset"))
     )
     (tmp_path / "train.py").write_text(program)
-    run = subprocess.run(
-        [sys.executable, tmp_path / "train.py"],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-        env=with_root(),
-    )
+    found = run(tmp_path / "train.py")
     if own:
-        assert 'put the code that uses the loader under `if __name__ == "__main__":`' in run.stderr.splitlines()[-1]
+        assert 'put the code that uses the loader under `if __name__ == "__main__":`' in found.stderr.splitlines()[-1]
     else:
-        assert (run.returncode, run.stdout) == (0, "(4, 16, 16, 3)\n"), run.stderr
-
-
-def with_root():
-    from tests.support.markdown import ROOT
-
-    return os.environ | {"PYTHONPATH": str(ROOT)}
+        assert (found.returncode, found.stdout) == (0, "(4, 16, 16, 3)\n"), found.stderr
 
 
 UNGUARDED_MAIN_GUARD = """
@@ -190,11 +184,6 @@ with open_loader({url!r}, batch_size=12, image_size=32, processes=2) as loader:
     for batch in loader:
         print(len(batch.keys))
 """
-
-
-def run(*arguments, program=None):
-    command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, input=program, capture_output=True, text=True, timeout=800, check=False)
 
 
 def test_a_program_without_the_guard_ends_with_one_error_that_names_it(dataset, tmp_path):

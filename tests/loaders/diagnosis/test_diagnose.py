@@ -30,7 +30,7 @@ from loaders.diagnosis.diagnose import (
 )
 from loaders.diagnosis.findings import STAGES, Limit, TransformCost
 from loaders.diagnosis.observed_run import RunSetup, compute_threads, parse_simulated, using_threads
-from loaders.report import limiting_stages
+from loaders.diagnosis.report import limiting_stages
 from tests.support.adoption import adopt_here
 from tests.support.builds import dataprep
 from tests.support.disturbed_device import SLOW_STEP_S, CrowdedDevice, DisturbedDevice

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from PIL import Image
 
-from loaders.report import diagnosis_page
+from loaders.diagnosis.report import diagnosis_page
 from tests.support.browser import CHROMIUM, NO_CHROMIUM, browse
 from tests.support.findings import diagnosis
 

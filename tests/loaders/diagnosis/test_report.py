@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from loaders.diagnosis.findings import StepTimes, to_document
+from loaders.diagnosis.report import diagnosis_page, diagnosis_text
 from loaders.metrics.earlier import compare
-from loaders.report import diagnosis_page, diagnosis_text
 from tests.support.findings import diagnosis, transform_cost
 from tests.support.pages import HOSTILE, OUTSIDE, Page
 
