@@ -1,7 +1,6 @@
 """Workers that die, hang or fail, and which shard is built next, again or never."""
 
 import errno
-import gc
 import heapq
 import itertools
 import os
@@ -41,7 +40,6 @@ from dataprep.errors import AccessError, BuildError, ConflictError, FullError, I
 from dataprep.host import heartbeat
 from dataprep.host.heartbeat import beat
 from dataprep.host.processes import BUILD_ENVIRONMENT
-from dataprep.host.program import COLLECT_AFTER
 from tests.support import waiting
 
 
@@ -547,12 +545,3 @@ def test_the_last_process_ends_at_most_one_shard_after_the_first_that_finds_none
         dispatch.done(index)
         heapq.heappush(free, (now_s + durations_s[index], number))
     assert max(ends_s) - min(ends_s) <= max(durations_s) + 1e-6
-
-
-def look(index: int) -> tuple[int, bool]:
-    return gc.get_threshold()[0], "importlib.metadata" in sys.modules and "email.parser" in sys.modules
-
-
-def test_workers_need_not_import_what_reads_versions():
-    with Pool(1, print) as pool:
-        assert list(pool.run(look, [0])) == [(COLLECT_AFTER, True)]
