@@ -53,16 +53,6 @@ PUBLISHED = {"creator": "creator", "date_published": "datePublished", "url": "ur
 """Properties that Croissant 1.1 requires and a manifest does not have, by the name of the fact."""
 
 
-def croissant_bytes(manifest: Manifest, licence: str, facts: Mapping[str, Json] | None = None) -> bytes:
-    """Return the content of `croissant.json`; the licence is empty if none was stated.
-
-    Args:
-        facts: What only a person knows, by the names in RESPONSIBLE and PUBLISHED.
-    """
-    document = _document(manifest, licence) | _stated(facts or {})
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True).encode() + b"\n"
-
-
 def _stated(facts: Mapping[str, Json]) -> Node:
     names = RESPONSIBLE | PUBLISHED
     found: Node = {names[name]: value for name, value in facts.items() if name in names}
@@ -71,7 +61,8 @@ def _stated(facts: Mapping[str, Json]) -> Node:
     return found
 
 
-def _document(manifest: Manifest, licence: str) -> Node:
+def _document(manifest: Manifest) -> Node:
+    """Return the content of `croissant.json`, without what only a person knows."""
     name = printable(manifest.name)
     return _provenance(manifest) | {
         "@context": json.loads(_data("croissant_context.json")),  # the one that Croissant 1.1 recommends, and PROV
@@ -80,7 +71,7 @@ def _document(manifest: Manifest, licence: str) -> Node:
         "description": f"{name}: {sum(split.samples for split in manifest.splits):,} images. "
         f"Origin: {printable(manifest.origin) or 'unknown'}",
         "distribution": list(_distribution(manifest)),
-        "license": printable(licence) or "unknown, not stated",
+        "license": printable(stated_licence(manifest)) or "unknown, not stated",
         "name": name,
         "recordSet": [each for split in manifest.splits for each in _record_sets(manifest, split)],
         "url": MANIFEST,
@@ -280,23 +271,29 @@ _SIZES = (
 
 
 def cards_of(manifest: Manifest, facts: Mapping[str, Json] | None = None) -> dict[str, bytes]:
-    """Return the cards of a dataset by their names: the same manifest and facts give the same bytes."""
-    cards = {README: readme(manifest).encode(), CROISSANT: croissant_bytes(manifest, stated_licence(manifest), facts)}
+    """Return the cards of a dataset by their names: the same manifest and facts give the same bytes.
+
+    Args:
+        facts: What only a person knows, by the names in RESPONSIBLE and PUBLISHED.
+    """
+    document = _document(manifest) | _stated(facts or {})
+    croissant = json.dumps(document, indent=1, sort_keys=True, ensure_ascii=True).encode() + b"\n"
+    cards = {README: readme(manifest).encode(), CROISSANT: croissant}
     if manifest.format == "webdataset" and not is_adopted(manifest):
         cards[WDS_INFO] = wds_info(manifest)
     return cards
 
 
 def write_cards(storage: Storage, manifest: Manifest, facts: Mapping[str, Json] | None = None) -> list[str]:
-    def write(card: tuple[str, bytes]) -> list[str]:
-        name, data = card
+    def write(name: str, data: bytes) -> str:
         try:
-            return [name] if storage.create(name, data) else []
+            return name if storage.create(name, data) else ""
         except ConflictError:
-            return []  # written or edited by the user
+            return ""  # written or edited by the user
 
+    cards = cards_of(manifest, facts)
     with ThreadPoolExecutor(2, thread_name_prefix="dataprep-cards") as threads:
-        written = [name for names in threads.map(write, cards_of(manifest, facts).items()) for name in names]
+        written = list(filter(None, threads.map(write, cards.keys(), cards.values())))
     _tidy(storage)
     return written
 

@@ -196,7 +196,7 @@ def load_enumeration(
             has_folders = True
             if not folders_are_same:
                 return None
-        if info is not None and (info.num_bytes, info.version) != (file.num_bytes, file.version or info.version):
+        elif (info.num_bytes, info.version) != (file.num_bytes, file.version or info.version):
             forget_enumeration(storage, name)
             return None
         is_other = file.sha256 and table_sha256(source, file.name, file.num_bytes) != file.sha256

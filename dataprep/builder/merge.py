@@ -325,9 +325,14 @@ def _names_of_rejected(build: OpenBuild, split: str, rejected: int) -> str:
     events = [
         event for event in indexing.read_events(build.storage, indexing.events_file(split)) if event.kind == "rejected"
     ][:SHOWN]
-    originals = original_names(build, build.plan.shards_of(split), (event.key for event in events))
-    names = ", ".join(f"{printable(originals.get(event.key, event.key))} ({event.reason})" for event in events)
+    names = ", ".join(_originals(build, build.plan.shards_of(split), events))
     return names + (f" and {rejected - SHOWN:,} more" if rejected > SHOWN else "")
+
+
+def _originals(build: OpenBuild, indexes: Iterable[int], events: Sequence[Event]) -> list[str]:
+    """Return the names of rejected originals of some shards, each with its reason."""
+    names = original_names(build, indexes, (event.key for event in events))
+    return [f"{printable(names.get(event.key, readable(event.key)))} ({event.reason})" for event in events]
 
 
 def rejects_too_many(split: SplitManifest, max_ratio: float) -> bool:
@@ -363,12 +368,8 @@ class BuildNotes:
             self._prints[receipt.split].add(to_numpy(rows.column("image_bytes")), rows.column("image_crc32c"))
         events = [event for event in receipt.events if event.kind == "rejected"]
         self._rejected[receipt.split] += len(events)
-        shown = events[: SHOWN - len(self._names[receipt.split])]
-        if shown:
-            names = original_names(self._build, [receipt.index], (event.key for event in shown))
-            self._names[receipt.split] += [
-                f"{printable(names.get(event.key, readable(event.key)))} ({event.reason})" for event in shown
-            ]
+        if shown := events[: SHOWN - len(self._names[receipt.split])]:
+            self._names[receipt.split] += _originals(self._build, [receipt.index], shown)
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each split with rejected images, and one line for all images shared by two splits."""

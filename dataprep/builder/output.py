@@ -67,7 +67,7 @@ from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import ConflictError, DataprepError, FormatError, StorageError, UsageError
 from dataprep.storage import ObjectInfo, Storage, open_storage
 from dataprep.storage.base import TooLargeError, read_bounded
-from dataprep.storage.checksums import crc32c_of, crc32c_text
+from dataprep.storage.checksums import crc32c_of_bytes
 
 MAX_PLAN_BYTES = 64 << 20
 """Maximum size of `plan.json`; the plan of LAION-400M, with 41,408 shards, has 0.5 MB."""
@@ -90,10 +90,6 @@ class Claim:
     """Content of `plan.json`."""
     references: plans.FileDigest | None = None
     """Digest of `plan.parquet`; None for a table of URLs."""
-
-    @property
-    def pointer_crc32c(self) -> str:
-        return crc32c_text(crc32c_of(self.pointer))
 
 
 class OvertakenError(ConflictError):
@@ -255,7 +251,8 @@ def _holds(storage: Storage, claim: Claim) -> bool:
     """Return whether plan.json still belongs to this claim; in a bucket its size and CRC32C suffice."""
     if not storage.is_local:
         info = storage.stat(paths.PLAN_JSON)
-        return info is not None and (info.num_bytes, info.crc32c) == (len(claim.pointer), claim.pointer_crc32c)
+        expected = len(claim.pointer), crc32c_of_bytes(claim.pointer)
+        return info is not None and (info.num_bytes, info.crc32c) == expected
     try:
         return storage.read(paths.PLAN_JSON, len(claim.pointer)) == claim.pointer
     except (FileNotFoundError, TooLargeError):

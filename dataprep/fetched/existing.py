@@ -188,11 +188,9 @@ def _newest(
 ) -> Iterator[tuple[Place, tuple[str, ...]]]:
     """Yield rows whose newest status is not success and that a function of status and reason takes, each with its place
     and its values of the columns `names`, which begin with _COLUMNS."""
-    newer = _Newer(dataset.key_digits, dataset.storage.url)
-    retries = _see_retries(dataset, newer)
+    newer = _Newer(dataset)
     for place, table in zip(shards, _tables(dataset, shards, names), strict=True):
-        after = dataset.num_shards - 1 - place
-        retried = newer.in_retry(after) if after < retries else None
+        retried = newer.in_retry(dataset.num_shards - 1 - place)
         columns = (table.column(name).to_pylist() for name in names)
         for row, values in enumerate(zip(*columns, strict=True)):
             key, status, message = values[:3]
@@ -203,30 +201,20 @@ def _newest(
                 yield Place(place, row, reason), values
 
 
-def _see_retries(dataset: FetchedDataset, newer: _Newer) -> int:
-    """Pass the shards of retries to `newer`, the last one first, and return their number."""
-    retries, back = 0, range(dataset.num_shards - 1, -1, -1)
-    with closing(_tables(dataset, back)) as tables:
-        for place, table in zip(back, tables, strict=True):
-            if not newer.see(place, table.column("key").to_pylist()):
-                break
-            retries += 1
-    return retries
-
-
 class _Newer:
-    """Finds rows that have a newer status in a later shard; takes the shards of retries, the last one first.
+    """Finds rows that have a newer status in a later shard, from the shards of retries, the last one first."""
 
-    Args:
-        key_digits: Number of digits of the row's number, which follows the shard's number in a key.
-    """
-
-    def __init__(self, key_digits: int, url: str) -> None:
-        self._digits, self._url = key_digits, url
+    def __init__(self, dataset: FetchedDataset) -> None:
+        self._digits, self._url = dataset.key_digits, dataset.storage.url
         self._tried: dict[int, Bits] = {}
         self._retries: list[Bits] = []
+        back = range(dataset.num_shards - 1, -1, -1)
+        with closing(_tables(dataset, back)) as tables:
+            for place, table in zip(back, tables, strict=True):
+                if not self._see(place, table.column("key").to_pylist()):
+                    break
 
-    def see(self, number: int, keys: Sequence[str]) -> bool:
+    def _see(self, number: int, keys: Sequence[str]) -> bool:
         """Record the rows of a retry's shard. Return False, and record nothing, for a shard of the build, whose keys
         begin with its own number."""
         if not keys or self._split(keys[0])[0] == number:
@@ -246,9 +234,10 @@ class _Newer:
         packed = self._tried.get(shard)
         return packed is not None and bool(packed[row >> 3] >> (row & 7) & 1)
 
-    def in_retry(self, seen: int) -> Bits:
-        """Return whether each row of a retry's shard was tried again later; `seen` shards were passed before it."""
-        return np.unpackbits(self._retries[seen], bitorder="little")
+    def in_retry(self, later: int) -> Bits | None:
+        """Return whether each row of the shard before so many `later` ones was tried again; None if it is not a
+        retry's."""
+        return np.unpackbits(self._retries[later], bitorder="little") if later < len(self._retries) else None
 
     def _split(self, key: str | None) -> tuple[int, int]:
         """Return the numbers of shard and row in a key."""

@@ -217,12 +217,8 @@ def metadata_files(
     names = tfds.TfdsNames(name=tfds_name(dataset.name))
     facts = described(dataset, (), shard_samples, split_bytes, names=names)
     info = tfds.dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)
-    return {"dataset_info.json": tfds.json_bytes(info), "features.json": tfds.json_bytes(_features(schema))}
-
-
-def _features(schema: ShardSchema) -> tfds.Feature:
     kinds = {"string": tfds.text(), "int": tfds.scalar("int64"), "float": tfds.scalar("float32")}
-    features = {column.name: kinds[column.kind] for column in schema.columns}
-    features["txt"] = tfds.text()
+    features = {column.name: kinds[column.kind] for column in schema.columns} | {"txt": tfds.text()}
     features[schema.image_name] = tfds.image("png" if schema.image_name == "png" else "jpeg")
-    return tfds.features_dict(features)
+    described_features = tfds.features_dict(features)
+    return {"dataset_info.json": tfds.json_bytes(info), "features.json": tfds.json_bytes(described_features)}

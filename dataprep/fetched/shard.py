@@ -216,8 +216,9 @@ def tfrecord_record(values: Sequence[Value], image: bytes, schema: ShardSchema) 
     fields = _present(values, schema)
     kinds: dict[str, Kind] = {column.name: column.kind for column in schema.columns} | {"txt": "string"}
     fields["txt"] = fields["caption"]
-    before = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name < schema.image_name)
-    after = b"".join(_entry(name, kinds[name], fields[name]) for name in sorted(fields) if name > schema.image_name)
+    entries = {name: example.map_entry(name.encode(), _FEATURES[kinds[name]](fields[name])) for name in sorted(fields)}
+    before = b"".join(entry for name, entry in entries.items() if name < schema.image_name)
+    after = b"".join(entry for name, entry in entries.items() if name > schema.image_name)
     start = example.example_before(before, schema.image_name.encode(), len(image), len(after))
     head, tail = example.frame_around(start, image, after)
     return Record(head, image, tail)
@@ -419,11 +420,6 @@ def _present(values: Sequence[Value], schema: ShardSchema) -> dict[str, str | in
         column.name: _ABSENT[column.kind] if value is None else value
         for column, value in zip(schema.columns, values, strict=True)
     }
-
-
-def _entry(name: str, kind: Kind, value: Any) -> bytes:
-    """Return an entry of Features.feature: the name, and a list of one value."""
-    return example.map_entry(name.encode(), _FEATURES[kind](value))
 
 
 def _image_of_tar(read: Callable[[int], bytes], schema: ShardSchema) -> tuple[bytes, bytes]:
