@@ -338,7 +338,11 @@ def test_overwriting_lists_again(source, asked):
     assert sum(split.samples for split in manifest.splits) == 9
 
 
-def test_a_picture_of_another_size_is_another_plan(source, asked):
+@pytest.mark.parametrize("dataset", ["folder", "table"])
+def test_a_picture_of_another_size_is_another_plan(source, tmp_path, dataset):
+    if dataset == "table":
+        write_files(source, {"table.csv": "file_name,label\n" + "".join(f"{path},{path[:3]}\n" for path in FILES)})
+    asked = request(source, tmp_path / "out", dataset=dataset)
     interrupted(asked)
     write_files(source, {"cat/1.jpg": picture(1, size=(80, 80))})
     assert re.search("files in folders have together [0-9,]+ bytes there, [0-9,]+ here", refused(asked))
@@ -417,24 +421,13 @@ def test_archives_that_were_added_are_seen(tmp_path):
     assert "train has 8 images there, 9 here" in refused(asked)
 
 
-def test_images_of_a_table_are_compared(tmp_path):
-    rows = "file_name,label\n" + "".join(f"{path},{path[:3]}\n" for path in FILES)
-    source = write_files(tmp_path / "pets", FILES | {"table.csv": rows})
-    asked = request(source, tmp_path / "out", dataset="table")
-    interrupted(asked)
-    write_files(source, {"cat/1.jpg": picture(1, size=(80, 80))})
-    assert re.search("files in folders have together [0-9,]+ bytes there, [0-9,]+ here", refused(asked))
-
-
 def test_class_folders_of_imagenet_are_compared(tmp_path):
     files = {f"train/n01440764/n01440764_{number}.JPEG": picture(number) for number in range(8)}
     source = write_files(tmp_path / "imagenet", files)
-    asked = request(source, tmp_path / "out")
     options = BuildOptions(dataset="imagenet", format="webdataset", splits=("train",), num_shards=2, allow_partial=True)
-    asked = replace(asked, options=options)
+    asked = replace(request(source, tmp_path / "out"), options=options)
     interrupted(asked)
-    go = "train/n01440764/n01440764_{}.JPEG"
-    write_files(source, {go.format(9): picture(9)})
+    write_files(source, {"train/n01440764/n01440764_9.JPEG": picture(9)})
     assert "train has 8 images there, 9 here" in refused(asked)
 
 

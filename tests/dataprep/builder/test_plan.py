@@ -13,7 +13,6 @@ from dataprep.builder.plan import (
     BuildOptions,
     FileDigest,
     Plan,
-    PlannedSplit,
     digest_of,
     fault_of,
     field_of,
@@ -34,20 +33,11 @@ from dataprep.storage.checksums import HashingWriter
 from tests.support.damage import flipped
 from tests.support.plans import small_plan
 
-OPTIONS = BuildOptions(dataset="coco-dup5", format="webdataset", splits=("train",))
+OPTIONS = small_plan().options
 
 
 def plan_of(**changes):
-    split = PlannedSplit(
-        name="train",
-        shard_samples=(3, 2),
-        repeat_count=5,
-        repeat_stored=1,
-        sources=({"name": "train2017.zip", "bytes": 9},),
-        enumeration_sha256="ab",
-        source_bytes=8,
-    )
-    return Plan(options=replace(OPTIONS, **changes), codecs={"pillow": "1"}, classes=(), splits=(split,))
+    return replace(small_plan(), options=replace(OPTIONS, **changes))
 
 
 def test_plan_is_read_back_from_its_document_with_the_same_hash():

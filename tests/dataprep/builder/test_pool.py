@@ -52,13 +52,18 @@ def square(index):
     return index * index
 
 
+def marked(marks: Path, times: int) -> bool:
+    """Leave a mark, unless there are so many of them."""
+    count = len(list(marks.iterdir()))
+    if count < times:
+        (marks / str(count)).touch()
+    return count < times
+
+
 def die_on(marks: Path, index: int, fatal: int, times: int) -> int:
     """Kill the own process the first `times` times that the fatal task is run."""
-    if index == fatal:
-        mark = marks / str(len(list(marks.iterdir())))
-        if len(list(marks.iterdir())) < times:
-            mark.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+    if index == fatal and marked(marks, times):
+        os.kill(os.getpid(), signal.SIGKILL)
     return index
 
 
@@ -67,8 +72,7 @@ def die(marks, times, index):
 
 
 def fail(error, marks, times, index):
-    if index == 2 and len(list(marks.iterdir())) < times:
-        (marks / str(len(list(marks.iterdir())))).touch()
+    if index == 2 and marked(marks, times):
         raise error("disk is tired")
     return index
 
@@ -102,8 +106,7 @@ def awaited_while_the_next_dies(marks: Path, index: int) -> int | Future[int]:
 
 def stop_on(marks: Path, fatal: int, times: int, index: int) -> int:
     """Suspend the own process the first `times` times that the fatal task is run."""
-    if index == fatal and len(list(marks.iterdir())) < times:
-        (marks / str(len(list(marks.iterdir())))).touch()
+    if index == fatal and marked(marks, times):
         os.kill(os.getpid(), signal.SIGSTOP)
     return index
 

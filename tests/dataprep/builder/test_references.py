@@ -7,7 +7,6 @@ import pytest
 
 from dataprep.builder.driver import run_build
 from dataprep.builder.output import OvertakenError, claim_place, open_build, read_claim
-from dataprep.builder.plan import BuildOptions, BuildRequest
 from dataprep.builder.references import (
     original_names,
     plan_parquet,
@@ -18,11 +17,10 @@ from dataprep.builder.references import (
 )
 from dataprep.dataset.paths import PLAN_JSON
 from dataprep.errors import BuildError, FormatError
-from dataprep.sources.base import OwnData
 from dataprep.storage import open_storage
 from tests.support.build_here import Quiet, in_this_process
 from tests.support.damage import flipped
-from tests.support.own_data import picture, write_files
+from tests.support.own_data import picture, request, write_files
 from tests.support.plans import planned, refs_of, refs_table, small_plan
 
 
@@ -172,9 +170,5 @@ def test_original_is_named_by_its_file_or_by_its_path_in_an_archive(tmp_path):
     source = write_files(tmp_path / "in", {"süß 1.png": picture(1), "b/c.jpg": picture(2)})
     with zipfile.ZipFile(source / "more.zip", "w") as archive:
         archive.writestr("more/ö.jpg", picture(3))
-    own = OwnData(name="pets")
-    options = BuildOptions(dataset="folder", format="webdataset", splits=(), num_shards=2, own=own)
-    url = str(tmp_path / "out")
-    asked = BuildRequest(options=options, source_url=str(source), output_url=url, max_reject_ratio=0.0)
-    run_build(asked, engine, Quiet())
+    run_build(request(source, tmp_path / "out"), engine, Quiet())
     assert found == {"s=C3=BC=C3=9F=201": "süß 1.png", "b/c": "b/c.jpg", "more/=C3=B6": "more/ö"}

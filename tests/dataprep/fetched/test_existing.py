@@ -61,12 +61,6 @@ def test_rows_come_back_from_the_parquet_files_as_the_table_had_them(fetched, fm
         assert rows == read_shard_rows(originals, tables, number)
 
 
-def test_new_shards_have_the_next_names(fetched):
-    names = dataset_at(fetched("tfrecord")).names
-    assert names.samples_file(4) == "laion-train.tfrecord-00004"
-    assert (names.parquet_file(4), names.stats_file(4)) == ("train/00004.parquet", "train/00004_stats.json")
-
-
 def test_the_description_grows_with_the_split(fetched):
     root = fetched("tfrecord")
     dataset = dataset_at(root)

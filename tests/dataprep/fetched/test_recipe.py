@@ -223,13 +223,6 @@ def test_receipts_are_summed_up_in_the_manifest(fetched, fmt):
     )
 
 
-def test_tfds_is_told_the_samples_of_each_shard(fetched):
-    root = fetched("tfrecord")
-    (split,) = json.loads((root / "dataset_info.json").read_text())["splits"]
-    assert (split["name"], split["shardLengths"]) == ("train", ["8", "7", "9", "3"])
-    assert int(split["numBytes"]) == sum(path.stat().st_size for path in root.glob("laion-train.tfrecord-*"))
-
-
 def test_the_most_frequent_failures_are_told():
     reasons = {"success": 9, "timeout": 3, "http 404": 1_200, "dns": 3, "a": 2, "b": 2, "c": 1, "d": 1}
     assert top_reasons(reasons) == "http 404 1,200, timeout 3, dns 3, a 2, b 2"
