@@ -270,15 +270,8 @@ class ArchiveRecipe(Recipe):
         self, build: OpenBuild, request: BuildRequest, publishing: PublishingRows, log: Callable[[str], None]
     ) -> tuple[records.Manifest, Callable[[], None]]:
         storage, plan = build.storage, build.plan
-        same = shard.SameOriginals(self._source(request), plan)
         published, noticed = merge.Published(build, _described_files(plan)), merge.BuildNotes(build)
-
-        def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
-            published.expect(receipt.index, shard.files_of(build, receipt, rows))
-            noticed.add(receipt, rows)
-            same.check(references.references_of(build, receipt.index))
-
-        splits = _merged(build, seen, publishing)
+        splits = _merged(build, self._seen(build, request, published, noticed), publishing)
         if any(merge.rejects_too_many(split, request.max_reject_ratio) for split in splits):
             publishing.wait()  # the error names images of the events
         merge.refuse_rejections(build, request.max_reject_ratio, splits)
@@ -296,8 +289,44 @@ class ArchiveRecipe(Recipe):
             log(line)
         return replace(manifest, files=tuple(entries)), published.check
 
+    def _seen(
+        self, build: OpenBuild, request: BuildRequest, published: merge.Published, noticed: merge.BuildNotes
+    ) -> merge.Seen:
+        """Return a function that takes a receipt with its rows, and compares the originals with the listed ones."""
+        same = shard.SameOriginals(self._source(request), build.plan)
+
+        def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
+            published.expect(receipt.index, shard.files_of(build, receipt, rows))
+            noticed.add(receipt, rows)
+            same.check(references.references_of(build, receipt.index))
+
+        return seen
+
     def output_traffic(self, plan: Plan, *, workers: int) -> Traffic:
-        return output_traffic(plan, metadata_files=len(planned_metadata(plan)), workers=workers)
+        single = FORMATS[plan.options.format].one_file_per_image
+        shards, splits = plan.num_shards, len(plan.splits)
+        samples = sum(sum(split.shard_samples) for split in plan.splits)
+        described = 2 * splits + len(planned_metadata(plan)) + 1
+        cards = 2 + (plan.options.format == "webdataset")  # which are uploaded under their own names
+        # Each object except single images is uploaded, and then copied to its name by the server.
+        inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
+        # Receipts, plan.json and the references; for each split its list of originals, and the list's digest.
+        kept_while_building = shards + 2 + 2 * splits
+        listed = shards + (samples if single else shards)
+        pages = _WHOLE_LISTINGS * (listed // PAGE_OBJECTS) + shards // PAGE_OBJECTS
+        stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
+        unpacked, images, unpacked_bytes = _unpacked(plan)
+        inserts += unpacked
+        # plan.json is looked at before the server copies an object to its name, and before images get theirs.
+        all_shards = [count for split in plan.splits for count in split.shard_samples]
+        checks = described + (sum(-(-count // WRITES_BETWEEN_CHECKS) for count in all_shards) if single else shards)
+        windows = -(-samples * _REFERENCE_BYTES // PLAN_WINDOW_BYTES)
+        processes = min(workers, shards)
+        plan_gets = _GETS_A_PROCESS + windows  # when the index is written, all references are compared
+        # A worker reads the references of its shards.
+        plan_gets += processes * (_GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
+        gets = _GETS_A_SHARD * shards + checks + plan_gets + _GETS
+        return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
 
     def source_traffic(self, plan: Plan) -> Traffic:
         """Return the traffic between a build and its originals: archives are streamed once to list them, then every
@@ -603,39 +632,6 @@ _REFERENCE_BYTES = 80
 _GETS = 4
 """Reads of a build of any size: a look at plan.json before the index is written, at the manifest once it is put, and at
 both before the build's own files are removed."""
-
-
-def output_traffic(plan: Plan, *, metadata_files: int, workers: int) -> Traffic:
-    """Return the traffic between a build and its output, including receipts, which are removed at the end.
-
-    Args:
-        metadata_files: Number of files that the format writes in addition to the manifest.
-        workers: Number of processes that read the plan.
-    """
-    single = FORMATS[plan.options.format].one_file_per_image
-    shards, splits = plan.num_shards, len(plan.splits)
-    samples = sum(sum(split.shard_samples) for split in plan.splits)
-    described = 2 * splits + metadata_files + 1
-    cards = 2 + (plan.options.format == "webdataset")  # which are uploaded under their own names
-    # Each object except single images is uploaded, and then copied to its name by the server.
-    inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
-    # Receipts, plan.json and the references; for each split its list of originals, and the list's digest.
-    kept_while_building = shards + 2 + 2 * splits
-    listed = shards + (samples if single else shards)
-    pages = _WHOLE_LISTINGS * (listed // PAGE_OBJECTS) + shards // PAGE_OBJECTS
-    stored = sum(split.source_bytes * split.repeat_stored for split in plan.splits)
-    unpacked, images, unpacked_bytes = _unpacked(plan)
-    inserts += unpacked
-    # plan.json is looked at before the server copies an object to its name, and before images are written to theirs.
-    all_shards = [count for split in plan.splits for count in split.shard_samples]
-    checks = described + (sum(-(-count // WRITES_BETWEEN_CHECKS) for count in all_shards) if single else shards)
-    windows = -(-samples * _REFERENCE_BYTES // PLAN_WINDOW_BYTES)
-    processes = min(workers, shards)
-    plan_gets = _GETS_A_PROCESS + windows  # when the index is written, all references are compared
-    # A worker reads the references of its shards.
-    plan_gets += processes * (_GETS_A_PROCESS + min(windows, -(-shards // max(1, processes))))
-    gets = _GETS_A_SHARD * shards + checks + plan_gets + _GETS
-    return Traffic(inserts + kept_while_building + _LISTS + pages, gets + images, stored + unpacked_bytes)
 
 
 def _unpacked(plan: Plan) -> tuple[int, int, int]:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from dataprep.arrays import np, pa
-from dataprep.builder import merge, references, shard
+from dataprep.arrays import np
+from dataprep.builder import merge, shard
 from dataprep.builder.archives import ArchiveRecipe, check_kept, ordered, plan_of, storable
 from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.enumeration import Keeping
@@ -33,7 +33,6 @@ from dataprep.dataset.index import (
     read_events,
     revised_name,
 )
-from dataprep.dataset.manifest import source_entry
 from dataprep.dataset.paths import named
 from dataprep.dataset.revisions import first_shards, removed_keys
 from dataprep.dataset.spill import SpilledReferences, enumeration_sha256, spilled
@@ -104,14 +103,8 @@ class GrowingRecipe(ArchiveRecipe):
         before = {split.name: split for split in manifest.splits}
         events = {split.name: revised_name(before[split.name].events["file"], revision) for split in plan.splits}
         published = merge.Published(build, [*dataset_names(whole, manifest), *events.values()])
-        noticed, same = merge.BuildNotes(build), shard.SameOriginals(self._source(request), plan)
-        splits, changes = dict(before), list(manifest.changes)
-
-        def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
-            published.expect(receipt.index, shard.files_of(build, receipt, rows))
-            noticed.add(receipt, rows)
-            same.check(references.references_of(build, receipt.index))
-
+        noticed = merge.BuildNotes(build)
+        splits, changes, seen = dict(before), list(manifest.changes), self._seen(build, request, published, noticed)
         merged: dict[str, merge.Merged] = {}
         for planned in plan.splits:
             found = merged[planned.name] = merge.Merged(build, planned, check=partial(check_kept, build), seen=seen)
@@ -138,12 +131,7 @@ class GrowingRecipe(ArchiveRecipe):
         grown = [splits[planned.name] for planned in plan.splits]
         files = {entry["file"]: entry for entry in manifest.files}
         files |= {entry["file"]: entry for entry in shard.publish_annotations(build, grown, digests)}
-        sources = [entry for entry in manifest.sources if entry["split"] not in merged]
-        sources += [
-            source_entry(split.name, source, split.enumeration_sha256)
-            for split in plan.splits
-            for source in split.sources
-        ]
+        sources = [entry for entry in manifest.sources if entry["split"] not in merged] + plan.source_entries()
         wanted = replace(
             manifest,
             splits=tuple(splits.values()),

@@ -21,7 +21,7 @@ from dataprep.builder.receipts import listed_receipts, read_receipts, receipt_fi
 from dataprep.builder.references import original_names
 from dataprep.dataset import index as indexing
 from dataprep.dataset.columns import to_numpy
-from dataprep.dataset.manifest import schema_version, shard_entry, source_entry
+from dataprep.dataset.manifest import schema_version, shard_entry
 from dataprep.dataset.paths import BUILD, CHANGE, readable
 from dataprep.dataset.randomness import ORDER_VERSION
 from dataprep.dataset.records import Event, FileEntry, IndexEntry, Manifest, ShardEntry, ShardReceipt, SplitManifest
@@ -275,9 +275,6 @@ def _refuse_unplanned(build: OpenBuild, index: int, receipt: ShardReceipt, rows:
 
 def build_manifest(plan: Plan, dataset: Dataset, splits: Sequence[SplitManifest]) -> Manifest:
     """Return the manifest of a new dataset, without entries of its metadata files."""
-    sources = [
-        source_entry(split.name, source, split.enumeration_sha256) for split in plan.splits for source in split.sources
-    ]
     return Manifest(
         name=plan.options.name,
         schema_version=schema_version(splits),
@@ -286,7 +283,7 @@ def build_manifest(plan: Plan, dataset: Dataset, splits: Sequence[SplitManifest]
         plan_hash=plan.plan_hash,
         order_version=ORDER_VERSION,
         options=plan.options.document(),
-        sources=tuple(sources),
+        sources=tuple(plan.source_entries()),
         codecs=plan.codecs,
         licence=dataset.licence,
         origin=dataset.origin,

@@ -19,9 +19,9 @@ from msgspec import Meta
 from dataprep.builder.images import RESTART_LIBRARY, ImagePolicy, library_version
 from dataprep.dataset.documents import MAX_CHARACTERS, Count, JsonObject, convert
 from dataprep.dataset.features import Feature, feature_faults, features_document
-from dataprep.dataset.manifest import built_as
+from dataprep.dataset.manifest import built_as, source_entry
 from dataprep.dataset.randomness import ORDER_VERSION
-from dataprep.dataset.records import ALL_FILES, MAX_KEY_BYTES, Manifest, PlannedSource, ShardReceipt
+from dataprep.dataset.records import ALL_FILES, MAX_KEY_BYTES, Manifest, PlannedSource, ShardReceipt, SourceEntry
 from dataprep.errors import FormatError, UsageError
 from dataprep.formats import FORMATS
 from dataprep.formats.tfds import OWN_NAMES, TfdsNames
@@ -222,6 +222,11 @@ class Plan:
     @property
     def num_shards(self) -> int:
         return sum(len(split.shard_samples) for split in self.splits)
+
+    def source_entries(self) -> list[SourceEntry]:
+        """Return the original files as a manifest lists them."""
+        pairs = ((split, source) for split in self.splits for source in split.sources)
+        return [source_entry(split.name, source, split.enumeration_sha256) for split, source in pairs]
 
     def shard_file(self, split: PlannedSplit, position: int) -> str:
         """Return the name of a shard by its position among the planned shards of its split."""

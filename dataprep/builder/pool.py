@@ -31,7 +31,6 @@ from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
-from types import TracebackType
 from typing import Any, TypeVar
 
 from dataprep.errors import AccessError, BuildError, ConflictError, DataprepError, FullError, StorageError, UsageError
@@ -290,10 +289,18 @@ class Pool:
             ) from error
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop()
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.pipe.close()  # an idle worker ends by itself
+            if worker.indexes:
+                worker.process.terminate()
+        deadline_s = time.monotonic() + KILL_S
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline_s - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                self._let_end(worker)
+        self._workers = []
 
     def run(
         self,
@@ -429,19 +436,6 @@ class Pool:
             process.start()
         theirs.close()
         return _Worker(process, ours, Standstill(lambda: heartbeat.value, self._stall_s))
-
-    def _stop(self) -> None:
-        for worker in self._workers:
-            worker.pipe.close()  # an idle worker ends by itself
-            if worker.indexes:
-                worker.process.terminate()
-        deadline_s = time.monotonic() + KILL_S
-        for worker in self._workers:
-            worker.process.join(max(0.0, deadline_s - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                self._let_end(worker)
-        self._workers = []
 
 
 def _work(pipe: Connection[Any, Any], parents_environment: dict[str, str], beats: BeatCounter) -> None:

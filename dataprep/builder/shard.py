@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 from functools import lru_cache, partial
 from itertools import chain, groupby, islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, TypeVar, cast
 
 from dataprep.arrays import pa
@@ -287,9 +286,7 @@ class WritebackFile:
     def __enter__(self) -> WritebackFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
                 self._hand_over()
