@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import uuid4
 
 from dataprep.errors import ConflictError, StorageError, UsageError
@@ -33,7 +33,7 @@ from dataprep.storage import base, errors, gcs_client, gcs_transfers
 from dataprep.storage.checksums import crc32c_of_bytes
 from dataprep.storage.gcs_client import bucket_errors, is_missing_bucket
 from dataprep.storage.gcs_transfers import BeatingStream, Following
-from dataprep.storage.ranges import RangeStream
+from dataprep.storage.readonly import RemoteReads
 from dataprep.storage.spool import NAME_CHARACTERS, process_spools, remove_stale_spools
 
 if TYPE_CHECKING:
@@ -47,7 +47,6 @@ UPLOAD_TRIES = 3
 DELETES_IN_FLIGHT = 32
 LISTED_FIELDS = "items(name,size,crc32c,generation),nextPageToken"
 DELETE_BATCH = 1000
-STREAM_BUFFER_BYTES = 1 << 20
 MAX_NAME_BYTES = 1024
 CONTENT_TYPES = {".json": "application/json", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".tar": "application/x-tar"}
 HTTP_SESSION_LOST = (404, 410)
@@ -77,12 +76,11 @@ class _BoundedBytes(io.BytesIO):
         return super().write(data)
 
 
-class GCSStorage:
+class GCSStorage(RemoteReads):
     """A prefix of a bucket; reads give up after some time, by default after five minutes of retries. See `Storage` for
     the contract of each call. Raises UsageError if the URL does not name a bucket, or has a prefix that objects cannot
     have."""
 
-    is_local = False
     reads_in_flight = 64
 
     def __init__(self, url: str, deadlines: gcs_client.Deadlines | None = None) -> None:
@@ -103,9 +101,6 @@ class GCSStorage:
     def __reduce__(self) -> tuple[Callable[..., GCSStorage], tuple[str, gcs_client.Deadlines | None]]:
         return GCSStorage, (self.url, self._deadlines)
 
-    def url_of(self, name: str) -> str:
-        return f"{self.url}/{name}"
-
     def stat(self, name: str) -> base.ObjectInfo | None:
         """Read the object's metadata with one request."""
         from google.api_core.exceptions import NotFound
@@ -119,15 +114,6 @@ class GCSStorage:
                     raise
                 return None
         return _info(name, blob)
-
-    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
-        """Ask for a few objects at the same time; for more, list the folder that holds them all."""
-        distinct = dict.fromkeys(names)
-        if len(distinct) > base.MAX_STATS:
-            return base.listed(self, names)
-        with ThreadPoolExecutor(max(1, len(distinct))) as threads:
-            found = dict(zip(distinct, threads.map(self.stat, distinct), strict=True))
-        return [found[name] for name in names]
 
     def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]:
         """List objects with one request for each thousand. Empty objects that only mark folders are left out."""
@@ -186,9 +172,7 @@ class GCSStorage:
         beat()
         if len(data) == num_bytes > 0 and (file_bytes is None or size in (None, file_bytes)):
             return data
-        info = self.stat(name)
-        if info is None:
-            raise errors.missing(url)
+        info = self._existing(name)
         if version and info.version != version:
             raise base.ChangedError(url)
         if file_bytes is not None and info.num_bytes != file_bytes:
@@ -198,14 +182,6 @@ class GCSStorage:
         if len(data) != num_bytes:
             raise StorageError(f"{url}: got {len(data):,} of {num_bytes:,} bytes; {self._next_step}")
         return data
-
-    def open(self, name: str) -> BinaryIO:
-        """Open a stream that reads 4 MiB at a time, and four of these ahead."""
-        info = self.stat(name)
-        if info is None:
-            raise errors.missing(self.url_of(name))
-        stream = RangeStream(functools.partial(self.read_range, name), info.num_bytes)
-        return cast(BinaryIO, io.BufferedReader(stream, STREAM_BUFFER_BYTES))
 
     def spool_path(self, name: str) -> Path:
         """Create an empty file in a folder of this process, in the machine's temporary folder."""

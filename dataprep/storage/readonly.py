@@ -1,5 +1,5 @@
-"""Read-only storage: the common part of the Hugging Face Hub, S3, Azure Blob Storage and web servers; and a bucket of
-originals that requests the archives of a dataset together, and remembers listed objects."""
+"""Reads over a network, and read-only storage: the common part of the Hugging Face Hub, S3, Azure Blob Storage and web
+servers; and a bucket of originals that requests the archives of a dataset together, and remembers listed objects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dataprep.storage.ranges import RangeStream
 STREAM_BUFFER_BYTES = 1 << 20
 
 
-class ReadOnlyStorage(ABC):
-    """A read-only place: every call that writes raises UsageError. See `Storage` for the contract of each."""
+class RemoteReads(ABC):
+    """Reads of a place over a network, all from calls that a subclass has. See `Storage` for the contract of each."""
 
     url: str
     is_local = False
@@ -37,6 +37,36 @@ class ReadOnlyStorage(ABC):
     def list(self, prefix: str = "", first: str = "") -> Iterator[base.ObjectInfo]: ...
 
     @abstractmethod
+    def read_range(
+        self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
+    ) -> bytes: ...
+
+    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
+        """Ask for several objects at the same time; for many in a bucket, list the folder that holds them all."""
+        distinct = dict.fromkeys(names)
+        if len(distinct) > base.MAX_STATS and isinstance(self, base.Browsable):
+            return base.listed(cast(base.Storage, self), names)
+        with ThreadPoolExecutor(self.reads_in_flight) as threads:
+            found = dict(zip(distinct, threads.map(self.stat, distinct), strict=True))
+        return [found[name] for name in names]
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a stream that reads 4 MiB of one version at a time, and four of these ahead."""
+        info = self._existing(name)
+        stream = RangeStream(lambda offset, count: self.read_range(name, offset, count, info.version), info.num_bytes)
+        return io.BufferedReader(stream, STREAM_BUFFER_BYTES)
+
+    def _existing(self, name: str) -> base.ObjectInfo:
+        info = self.stat(name)
+        if info is None:
+            raise missing(self.url_of(name))
+        return info
+
+
+class ReadOnlyStorage(RemoteReads):
+    """A read-only place: every call that writes raises UsageError. See `Storage` for the contract of each."""
+
+    @abstractmethod
     def _get(self, name: str, offset: int, num_bytes: int) -> tuple[bytes, base.ObjectInfo | None]:
         """Read at least 1 byte with one request, which is repeated if it breaks off. Return the bytes, fewer if the
         object ends before; and the object, if the answer describes it. Raises FileNotFoundError."""
@@ -46,12 +76,6 @@ class ReadOnlyStorage(ABC):
         if max_bytes is not None and info.num_bytes > max_bytes:
             raise base.TooLargeError(too_large(self.url_of(name), info.num_bytes, max_bytes))
         return self.read_range(name, 0, info.num_bytes, info.version)
-
-    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
-        distinct = dict.fromkeys(names)
-        with ThreadPoolExecutor(self.reads_in_flight) as threads:
-            found = dict(zip(distinct, threads.map(self.stat, distinct), strict=True))
-        return [found[name] for name in names]
 
     def read_range(
         self, name: str, offset: int, num_bytes: int, version: int = base.NO_VERSION, file_bytes: int | None = None
@@ -70,20 +94,9 @@ class ReadOnlyStorage(ABC):
                 raise base.ChangedError(url)
             if file_bytes is not None and info.num_bytes != file_bytes:
                 raise base.OtherSizeError(other_size(url, info.num_bytes, file_bytes))
-        if len(data) != num_bytes:
-            raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes if info else len(data)))
+            if len(data) != num_bytes:
+                raise StorageError(ends_before(url, offset, num_bytes, info.num_bytes))
         return data
-
-    def open(self, name: str) -> BinaryIO:
-        info = self._existing(name)
-        stream = RangeStream(lambda offset, count: self.read_range(name, offset, count, info.version), info.num_bytes)
-        return io.BufferedReader(stream, STREAM_BUFFER_BYTES)
-
-    def _existing(self, name: str) -> base.ObjectInfo:
-        info = self.stat(name)
-        if info is None:
-            raise missing(self.url_of(name))
-        return info
 
     def _refuse(self, *_arguments: Any, **_options: Any) -> NoReturn:
         raise UsageError(f"{self.url}: dataprep only reads from there; write to a folder or gs://bucket/prefix")

@@ -224,10 +224,6 @@ class RemoteStorage(ReadOnlyStorage):
 class BucketStorage(RemoteStorage):
     """A prefix of a bucket or container that can list one level of its names, or the first few."""
 
-    def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
-        """Ask for a few objects at the same time; for more, list the folder that holds them all."""
-        return super().stats(names) if len(set(names)) <= base.MAX_STATS else base.listed(self, names)
-
     def folders(self, prefix: str = "") -> Sequence[str]:
         """List the folders below a prefix with one request for each thousand names."""
         import obstore

@@ -11,6 +11,7 @@ import pytest
 
 from dataprep.errors import AccessError, ConflictError, StorageError, UsageError
 from dataprep.storage import gcs, gcs_client, open_storage
+from dataprep.storage.base import ChangedError
 from dataprep.storage.checksums import crc32c_of, crc32c_of_bytes, crc32c_text
 from dataprep.storage.gcs import GCSStorage
 from tests.support.gcs_emulator import GCSEmulator
@@ -293,6 +294,14 @@ def test_the_last_object_is_uploaded_while_others_are_put_and_copied_when_they_a
 
 def _raise_taken():
     raise Taken("taken")
+
+
+def test_a_stream_is_of_one_version(storage):
+    storage.create("x", b"before")
+    with storage.open("x") as stream:
+        storage.put("x", b"after")
+        with pytest.raises(ChangedError, match="x: written again, replaced"):
+            stream.read()
 
 
 def test_bytes_are_appended_to_exactly_the_given_object(storage: GCSStorage) -> None:
