@@ -12,9 +12,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from dataprep.adoption.labels import LabelReader, key_from, key_in_shard, read_small, side_from
 from dataprep.dataset.documents import JsonObject
@@ -30,6 +30,7 @@ from dataprep.formats.example import (
     FRAME_TAIL_BYTES,
     INTEGERS,
     Feature,
+    Read,
     byte_ranges,
     features_of,
     frame_length,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from dataprep.adoption.shards import ReadShard
 
 
+T = TypeVar("T")
 IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 """Extensions of the member that is the image; the first one that a sample has is used."""
 NO_IMAGE, DOTTED, APART = "no image", "dot in its key", "apart from its image"
@@ -319,7 +321,7 @@ class _Record:
 
     def shapes(self) -> Iterator[FeatureShape]:
         for name, feature in self._features.items():
-            yield FeatureShape(name, feature.kind, self._is_single(feature))
+            yield FeatureShape(name, feature.kind, self._read(is_single, feature))
 
     def key(self) -> str:
         """Return the key from the first feature that holds one; empty if there is none."""
@@ -336,7 +338,7 @@ class _Record:
         """Return [start, stop) of the image's bytes."""
         name = self._first(IMAGE_FEATURES)
         feature = self._features[name] if name is not None else None
-        ranges = self._ranges(feature) if feature is not None and feature.kind == BYTES else []
+        ranges = self._read(byte_ranges, feature) if feature is not None and feature.kind == BYTES else []
         if len(ranges) != 1:
             names = ", ".join(sorted(self._features)[:20])
             what = f"{len(ranges)} values in {name}" if name is not None else "no image"
@@ -353,7 +355,7 @@ class _Record:
         if name is None:
             return NO_LABEL
         feature = self._features[name]
-        values: Sequence[object] = self._integers(feature) if feature.kind == INTEGERS else [self._text(feature)]
+        values: Sequence[object] = self._read(integers, feature) if feature.kind == INTEGERS else [self._text(feature)]
         try:
             return labels.label(values[0] if len(values) == 1 else list(values), name)
         except SourceError as error:
@@ -363,7 +365,7 @@ class _Record:
         """Return the value of the first of these features that exists; None if it does not have exactly one value."""
         name = self._first(names)
         feature = self._features[name] if name is not None else None
-        values = self._integers(feature) if feature is not None and feature.kind == INTEGERS else []
+        values = self._read(integers, feature) if feature is not None and feature.kind == INTEGERS else []
         return values[0] if len(values) == 1 else None
 
     def _first(self, names: Sequence[str]) -> str | None:
@@ -372,29 +374,17 @@ class _Record:
     def _text(self, feature: Feature) -> str:
         """Return the value of a feature as text; empty if it is too long, or not exactly one value."""
         if feature.kind == INTEGERS:
-            values = self._integers(feature)
+            values = self._read(integers, feature)
             return str(values[0]) if len(values) == 1 else ""
-        ranges = self._ranges(feature) if feature.kind == BYTES else []
+        ranges = self._read(byte_ranges, feature) if feature.kind == BYTES else []
         if len(ranges) != 1 or ranges[0][1] - ranges[0][0] > MAX_KEY_BYTES:
             return ""
         start, stop = ranges[0]
         return self._reader.read(start, stop - start).decode("utf-8", "surrogateescape")
 
-    def _integers(self, feature: Feature) -> list[int]:
+    def _read(self, read: Callable[[Read, Feature], T], feature: Feature) -> T:
         try:
-            return integers(self._reader.read, feature)
-        except FormatError as error:
-            raise self._error(str(error)) from error
-
-    def _is_single(self, feature: Feature) -> bool:
-        try:
-            return is_single(self._reader.read, feature)
-        except FormatError as error:
-            raise self._error(str(error)) from error
-
-    def _ranges(self, feature: Feature) -> list[tuple[int, int]]:
-        try:
-            return byte_ranges(self._reader.read, feature)
+            return read(self._reader.read, feature)
         except FormatError as error:
             raise self._error(str(error)) from error
 

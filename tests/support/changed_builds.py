@@ -27,6 +27,7 @@ from dataprep.formats.example import byte_ranges, features_of, integers
 from dataprep.storage import open_storage
 from tests.support import stopping
 from tests.support.builds import FORMATS
+from tests.support.raw_tar import tar_of
 from tests.support.stopping import ENDED, SUSPENDED, Ended, Stops
 
 CLASSES = ("cat", "dog", "fox")
@@ -73,7 +74,7 @@ class Originals:
             self.pictures = {each: self.pictures[each] for each in names}
         elif how == "gone" and self.kind == "folder":
             del self.pictures[name]
-            self._delete(f"{label}/{name}")
+            self._storage.delete(f"{label}/{name}")
             return f"{name} is gone"
         if self.kind == "folder":
             self._put(f"{label}/{name}", self.pictures[name][1], in_place=how == "written")
@@ -95,12 +96,7 @@ class Originals:
                 for name, (label, data) in self.pictures.items():
                     packed.writestr(zipfile.ZipInfo(f"{label}/{name}"), data)
             return stream.getvalue()
-        with tarfile.open(fileobj=stream, mode="w") as tar:
-            for name, (label, data) in self.pictures.items():
-                member = tarfile.TarInfo(f"{label}/{name}")
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-        return stream.getvalue()
+        return tar_of([(f"{label}/{name}", data) for name, (label, data) in self.pictures.items()])
 
     def _put(self, name: str, data: bytes, *, in_place: bool) -> None:
         """Write a file; with its old times, if it exists."""
@@ -119,9 +115,6 @@ class Originals:
             new.replace(path)
         if before is not None:
             os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-
-    def _delete(self, name: str) -> None:
-        self._storage.delete(name)
 
 
 def schedule(number: int, folder: Path, bucket: str | None) -> str:

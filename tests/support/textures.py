@@ -23,34 +23,12 @@ LEAST_FIT = 0.95
 SCALES = (0.4, 0.6)
 """Radians a pixel: a wave is 10 to 16 pixels long, one to two patches of eight."""
 Field = NDArray[np.float64]
-
-
-def _stripes(x: Field, y: Field) -> Field:
-    return np.sin(x)
-
-
-def _checks(x: Field, y: Field) -> Field:
-    return np.sin(x) * np.sin(y) * 2
-
-
-def _dots(x: Field, y: Field) -> Field:
-    return np.cos(x) + np.cos(y) - 1.1
-
-
-def _rings(x: Field, y: Field) -> Field:
-    return np.sin(np.hypot(x, y))
-
-
-def _waves(x: Field, y: Field) -> Field:
-    return np.sin(x + 2 * np.sin(y / 2))
-
-
 TEXTURES: dict[str, Callable[[Field, Field], Field]] = {
-    "stripes": _stripes,
-    "checks": _checks,
-    "dots": _dots,
-    "rings": _rings,
-    "waves": _waves,
+    "stripes": lambda x, y: np.sin(x),
+    "checks": lambda x, y: np.sin(x) * np.sin(y) * 2,
+    "dots": lambda x, y: np.cos(x) + np.cos(y) - 1.1,
+    "rings": lambda x, y: np.sin(np.hypot(x, y)),
+    "waves": lambda x, y: np.sin(x + 2 * np.sin(y / 2)),
 }
 
 
