@@ -165,7 +165,7 @@ def index(folder: Path, size: int) -> Callable[[], object]:
 
 
 def example(size: int) -> Callable[[], object]:
-    entries = b"".join(message(b"\x0a", map_entry(b"f%d" % number, bytes_feature(b"x"))) for number in range(size))
+    entries = b"".join(map_entry(b"f%d" % number, bytes_feature(b"x")) for number in range(size))
     data = message(b"\x0a", entries)
     return partial(features_of, lambda offset, count: data[offset : offset + count], 0, len(data))
 

@@ -1,13 +1,7 @@
 """`dataprep verify`: compares every byte of a dataset with its manifest, and everything that is recorded twice.
 
-    dataset.json -> types, sums, names, published facts
-    index, events, metadata -> digests, layout, agreement
-    every shard, in parallel -> size, digests, and record by record its row of the index (shard.py)
-    all shards together -> keys, classes, events
-    a listing -> no file exists that does not belong to the dataset
-
-Shards are streamed; the memory grows by 8 bytes a sample (24 for an image folder). The kinds of findings are listed in
-findings.py. A damaged or hostile dataset gives findings and never an error.
+Shards are streamed; the memory grows by 8 bytes a sample (24 for an image folder). The steps are listed in the room's
+docstring, the kinds of findings in findings.py. A damaged or hostile dataset gives findings and never an error.
 """
 
 from __future__ import annotations

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import random
 import tarfile
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from PIL import Image
 
 from dataprep.adoption import AdoptRequest, adopt
@@ -22,7 +19,6 @@ from dataprep.dataset.manifest import read_manifest
 from dataprep.formats.base import is_key
 from dataprep.storage import open_storage
 from dataprep.storage.checksums import crc32c_of
-from tests.support.libraries import in_process
 
 CLASSES = ("ant", "bee", "cat")
 
@@ -113,53 +109,6 @@ def tar_of(path, members):
             info = tarfile.TarInfo(name)
             info.size = len(data)
             archive.addfile(info, io.BytesIO(data))
-
-
-def img2dataset_meta(number):
-    key = f"{number // 4:05d}{number % 4:04d}"
-    return {
-        "url": f"https://example.com/{number}.jpg", "key": key, "status": "success", "error_message": None,
-        "width": 24 + number % 7, "height": 16 + number % 5, "original_width": 640, "exif": "{}",
-        "caption": f"Bild {number} ü", "similarity": 0.25 * number, "sha256": sha256(image_of(number)),
-    }  # fmt: skip
-
-
-def write_img2dataset(folder, *, tars):
-    folder.mkdir()
-    metas = [img2dataset_meta(number) for number in range(8)]
-    for shard in range(2):
-        some = metas[shard * 4 : shard * 4 + 4]
-        pq.write_table(pa.Table.from_pylist(some), folder / f"{shard:05d}.parquet")
-        (folder / f"{shard:05d}_stats.json").write_text(json.dumps({"count": 4, "successes": 4}))
-        if tars:
-            members = []
-            for number, meta in enumerate(some, shard * 4):
-                texts = {"json": json.dumps(meta, indent=4), "txt": meta["caption"]}
-                members.append((f"{meta['key']}.jpg", image_of(number)))
-                members += [(f"{meta['key']}.{suffix}", text.encode()) for suffix, text in texts.items()]
-            tar_of(folder / f"{shard:05d}.tar", members)
-    if not tars:
-        in_process("tensorflow", write_img2dataset_tfrecords, str(folder), metas)
-    return folder
-
-
-def write_img2dataset_tfrecords(folder, metas):
-    import tensorflow as tf
-
-    def feature(value):
-        if isinstance(value, int):
-            return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
-        if isinstance(value, float):
-            return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
-        data = value if isinstance(value, bytes) else (value or "").encode()
-        return tf.train.Feature(bytes_list=tf.train.BytesList(value=[data]))
-
-    for shard in range(2):
-        with tf.io.TFRecordWriter(f"{folder}/{shard:05d}.tfrecord") as writer:
-            for number, meta in list(enumerate(metas))[shard * 4 : shard * 4 + 4]:
-                sample = {"key": meta["key"], "jpg": image_of(number), "txt": meta["caption"], **meta}
-                features = tf.train.Features(feature={name: feature(value) for name, value in sample.items()})
-                writer.write(tf.train.Example(features=features).SerializeToString())
 
 
 def read_tfrecords(folder, image, key):

@@ -11,7 +11,6 @@ import io
 import json
 import os
 import random
-import struct
 import subprocess
 import sysconfig
 import tarfile
@@ -21,11 +20,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dataprep.fetched.collect import EncodeOptions, RowFilter, encode_image
+from dataprep.formats.example import bytes_list, float_list, frame_around, integer_list, map_entry, message
 from tests.support.picture_web import PictureWeb
 
 PYTHON = Path(__file__).parents[2] / ".bench-venv/img2dataset/bin/python"
@@ -154,37 +153,17 @@ def _write_tfrecord(stem: Path, samples: Sequence[tuple[dict[str, Any], bytes]],
     with stem.with_suffix(".tfrecord").open("wb") as file:
         for row, image in samples:
             features = {image_name: image} | row | ({"txt": row["caption"] or ""} if "caption" in row else {})
-            entries = (_field(1, name.encode()) + _field(2, _feature(value)) for name, value in features.items())
-            example = _field(1, b"".join(_field(1, entry) for entry in entries))
-            head = struct.pack("<Q", len(example))
-            file.write(head + _masked(head) + example + _masked(example))
+            entries = (map_entry(name.encode(), _feature(value)) for name, value in features.items())
+            example = message(b"\x0a", b"".join(entries))
+            before, after = frame_around(b"", example, b"")
+            file.write(before + example + after)
 
 
 def _feature(value: Any) -> bytes:
     """A tf.train.Feature, by the type of a Python value, of a list by that of its first one."""
     values = value if isinstance(value, list) else [value]
     if isinstance(values[0], int):
-        return _field(3, _field(1, b"".join(map(_varint, values))))
+        return integer_list(values)
     if isinstance(values[0], float):
-        return _field(2, _field(1, struct.pack(f"<{len(values)}f", *values)))
-    texts = (text if isinstance(text, bytes) else (text or "").encode() for text in values)
-    return _field(1, b"".join(_field(1, text) for text in texts))
-
-
-def _field(number: int, content: bytes) -> bytes:
-    """A field of protobuf that has a length."""
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    value &= 2**64 - 1
-    while value > 127:
-        digits.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*digits, value])
-
-
-def _masked(data: bytes) -> bytes:
-    crc = google_crc32c.value(data)
-    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+        return float_list(values)
+    return bytes_list(text if isinstance(text, bytes) else (text or "").encode() for text in values)
