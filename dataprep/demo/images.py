@@ -218,11 +218,13 @@ def _bomb_png() -> bytes:
     """Encode 20,000 x 20,000 white pixels in 76 kB: complete and valid, and 400 MB once decoded."""
     side = 20_000
     row = b"\0" + b"\xff" * (side // 8)
-    chunks = (
-        (b"IHDR", pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(row * side, 9)),
-        (b"IEND", b""),
-    )
+    header = pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return png_of(header, zlib.compress(row * side, 9))
+
+
+def png_of(header: bytes, pixels: bytes) -> bytes:
+    """Return a PNG with the content of these chunks, `IHDR` and `IDAT`."""
+    chunks = ((b"IHDR", header), (b"IDAT", pixels), (b"IEND", b""))
     body = b"".join(pack(">I", len(data)) + kind + data + pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
     return b"\x89PNG\r\n\x1a\n" + body
 

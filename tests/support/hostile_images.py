@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+from dataprep.demo.images import png_of
 from tests.support.hostile_case import WNID, Case, jpeg, val_image, write_boxes, write_outer
 from tests.support.raw_tar import member, tar
 from tests.support.raw_zip import Entry, zip_file
@@ -22,15 +23,7 @@ def _jpeg_of(width: int, height: int) -> bytes:
 
 def _png_of(width: int, height: int, rows: bytes = b"") -> bytes:
     """A PNG, white and of one bit a pixel; `rows` is the compressed content."""
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)),
-        (b"IDAT", rows),
-        (b"IEND", b""),
-    )
-    body = b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
-    )
-    return b"\x89PNG\r\n\x1a\n" + body
+    return png_of(struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0), rows)
 
 
 def _images() -> dict[str, tuple[bytes, str]]:

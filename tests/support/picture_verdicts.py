@@ -6,7 +6,6 @@ be imported where TensorFlow was. `python -m tests.support.picture_verdicts FORM
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
@@ -30,6 +29,7 @@ from PIL import Image
 
 from dataprep.builder import images
 from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
+from dataprep.demo.images import encode, png_of
 from dataprep.errors import ImageError
 from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder
@@ -91,7 +91,7 @@ def originals(kind: str) -> tuple[bytes, ...]:
             (few.convert("RGB"), {"lossless": True}),
         ],
     }
-    found = [encoded(image, kind, **options) for image, options in forms[kind]]
+    found = [encode(image, kind, **options) for image, options in forms[kind]]
     if kind == "PNG":
         deep = pixels_HWC.astype(np.uint16) * 257
         found += [cv2.imencode(".png", samples)[1].tobytes() for samples in (deep, deep[..., 0])]
@@ -105,24 +105,13 @@ def originals(kind: str) -> tuple[bytes, ...]:
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
-def encoded(image: Image.Image, kind: str, **options: object) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, kind, **options)
-    return buffer.getvalue()
-
-
 def interlaced(pixels_HWC: np.ndarray) -> bytes:
     """An interlaced PNG, which Pillow and OpenCV do not write."""
     passes = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
     parts = [pixels_HWC[top::down, left::right] for left, top, right, down in passes]
     lines = b"".join(b"\0" + row.tobytes() for part in parts for row in part if row.size)
     height, width, _ = pixels_HWC.shape
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        for name, content in chunks
-    )
+    return png_of(struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 1), zlib.compress(lines))
 
 
 def mutants(kind: str, first: int, count: int) -> Iterator[tuple[str, bytes, bytes]]:

@@ -14,10 +14,10 @@ from PIL import Image
 
 from dataprep.builder import images
 from dataprep.builder.images import CheckedImage, ImagePolicy, check_image
+from dataprep.demo.images import encode as encoded_picture
 from tests.support.jpeg_forms import by_pillow, encoded, picture
 from tests.support.jpeg_parts import HUFFMAN_TABLES, QUANTISATION_TABLES, with_huffman_tables, without
 from tests.support.picture_verdicts import checked_by_libjpeg, compare_sound
-from tests.support.picture_verdicts import encoded as encoded_picture
 
 SIZE = (61, 83)
 PIXELS = picture(np.random.default_rng(0), *SIZE)
