@@ -14,16 +14,15 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from dataprep.adoption import AdoptRequest, adopt
 from dataprep.builder.finished import shape_faults
 from dataprep.cloud.replicate import dataset_phases
-from dataprep.commands.adopt import AdoptProgress
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError
 from dataprep.inspection.inspect import inspect_dataset
 from dataprep.storage import open_storage
 from loaders import open_loader
 from tests.attacks import Attack
+from tests.support.adoption import adopt_here
 from tests.support.finished import build_here, verify_here
 from tests.support.json_mutants import mutants
 
@@ -44,7 +43,7 @@ def _load(url: Path, batches: int = 2) -> None:
 
 def _adopt(url: Path) -> None:
     shutil.rmtree(url.parent / "adopted", ignore_errors=True)
-    adopt(AdoptRequest(url=str(url), index_url=str(url.parent / "adopted")), AdoptProgress(quiet=True))
+    adopt_here(url, url.parent / "adopted")
 
 
 READERS: dict[str, Callable[[Path], object]] = {

@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from dataprep.adoption import AdoptRequest, adopt
 from dataprep.builder.images import ImagePolicy, check_image
-from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.records import Event
 from loaders import open_loader
 from loaders.decode.crop import View
 from loaders.decode.decoders import open_decoder
 from tests.attacks import Attack
+from tests.support.adoption import adopt_here
 from tests.support.fuzz_jpeg import run_sanitised
 from tests.support.jpeg_parts import HUFFMAN_TABLES, many_scans, without
 
@@ -34,7 +33,7 @@ def _frames_among_photographs(folder: Path) -> str:
         path = folder / "data" / "train" / "ab"[number % 2] / f"{number:03d}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(stored)
-    adopt(AdoptRequest(url=str(folder / "data")), AdoptProgress(quiet=True))
+    adopt_here(folder / "data")
     ways = {"1 thread": {"threads": 1}, "16 threads": {"threads": 16}, "library": {"threads": 2, "decoder": "library"}}
     images = {name: _images(folder / "data", **settings) for name, settings in ways.items()}
     for key, expected in images["library"].items():

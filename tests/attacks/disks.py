@@ -19,14 +19,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adoption import AdoptRequest, adopt
-from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.index import index_schema
 from dataprep.dataset.replicas import record_replicas
 from dataprep.demo.make import write_demo
 from dataprep.errors import DataprepError
 from dataprep.storage import open_storage
 from tests.attacks import Attack
+from tests.support.adoption import adopt_here
 from tests.support.builds import build_arguments, command, dataprep, digests, is_finished
 from tests.support.picture_web import laion_arguments, picture_web
 from tests.support.refusals import refuse
@@ -122,9 +121,7 @@ def _links_of_a_stranger(folder: Path) -> str:
     kept = digests(home)
     uses: dict[str, Callable[[Path], object]] = {
         "build": lambda root: _succeed(build_arguments("coco-dup5", folder / "coco", root, "webdataset")),
-        "adopt": lambda root: adopt(
-            AdoptRequest(url=str(root), splits=(("train", "train"),)), AdoptProgress(quiet=True)
-        ),
+        "adopt": lambda root: adopt_here(root, splits=(("train", "train"),)),
         "checkpoint": lambda root: CheckpointFolder(str(root), codec=NUMPY).save(1, {ARRAYS: {}}),
         "replicas": lambda root: record_replicas(open_storage(str(root)), []),
     }

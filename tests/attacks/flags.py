@@ -11,9 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from dataprep.adoption import AdoptRequest, adopt
-from dataprep.commands.adopt import AdoptProgress
 from tests.attacks import Attack
+from tests.support.adoption import adopt_here
 from tests.support.flags import EXIT_CODES, Call, all_calls
 
 REPOSITORY = Path(__file__).parents[2]
@@ -51,7 +50,7 @@ def _prepare(folder: Path) -> None:
         (folder / name).mkdir(parents=True)
     for name in "ab":
         Image.new("RGB", (40, 30), "grey").save(folder / f"data/train/{name}/{name}.jpg")
-    adopt(AdoptRequest(url=str(folder / "data")), AdoptProgress(quiet=True))
+    adopt_here(folder / "data")
 
 
 def _names(folder: Path) -> set[str]:

@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dataprep.adoption import AdoptRequest, adopt
 from dataprep.builder.driver import run_build
-from dataprep.commands.adopt import AdoptProgress
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest, ShardReceipt
 from dataprep.fetched.collect import RowOptions
@@ -25,6 +23,7 @@ from dataprep.fetched.retry import Engine, Retried, RetryJob, retry_failed, retr
 from dataprep.fetched.shards import FetchJob, ShardFetcher
 from dataprep.storage import open_storage
 from dataprep.verification.run import verify
+from tests.support.adoption import adopt_here
 from tests.support.img2dataset import write_img2dataset
 from tests.support.picture_web import LIMITS, PictureWeb, picture_web
 from tests.support.shared import made_once, shared_folder
@@ -108,10 +107,6 @@ def check_built(url: str) -> None:
 
 
 # Fetched by img2dataset
-
-
-def adopt_here(url: object, **options: Any) -> Manifest:
-    return adopt(AdoptRequest(url=str(url), **options), AdoptProgress(quiet=True)).manifest
 
 
 def adopted(web: PictureWeb, folder: Path, fmt: str = "webdataset", **how: Any) -> str:

@@ -25,6 +25,7 @@ from typing import Any
 import uvloop
 
 from tests.support.gcs_proxy import CONTROL_PATH, FAULTS, Bandwidth, Proxy, bucket_path, start_proxy
+from tests.support.job_service import free_port
 
 REPOSITORY = Path(__file__).parents[2]
 START_TRIES = 5
@@ -225,7 +226,7 @@ def running_binary(proxy: Proxy, root: str | None) -> Iterator[subprocess.Popen[
     command += ["-external-url", proxy.url, "-public-host", proxy.url.removeprefix("http://")]
     command += ["-backend", "filesystem", "-filesystem-root", root] if root else ["-backend", "memory"]
     for _ in range(START_TRIES):
-        proxy.upstream_port = _free_port()
+        proxy.upstream_port = free_port()
         port = ["-port", str(proxy.upstream_port)]
         with subprocess.Popen([*command, *port], preexec_fn=_die_with_parent) as binary:
             try:
@@ -240,13 +241,6 @@ def running_binary(proxy: Proxy, root: str | None) -> Iterator[subprocess.Popen[
 def _die_with_parent() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _listens(binary: subprocess.Popen[bytes], port: int) -> bool:

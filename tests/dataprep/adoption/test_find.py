@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataprep.adoption import AdoptRequest, adopt, find, head_files
-from dataprep.commands.adopt import AdoptProgress
+from dataprep.adoption import AdoptRequest, find, head_files
 from dataprep.errors import SourceError, UsageError
 from dataprep.storage import ObjectInfo
 from dataprep.storage.local import LocalStorage
@@ -46,7 +45,7 @@ def test_a_damaged_description_of_tfds_is_named(originals, tmp_path, file, chang
     target.update(change)
     (dataset / file).write_text(json.dumps(document))
     with pytest.raises(SourceError, match=message):
-        adopt(AdoptRequest(url=str(dataset), index_url=str(tmp_path / "index")), AdoptProgress(quiet=True))
+        adopt_here(dataset, tmp_path / "index")
 
 
 @pytest.mark.parametrize("file", ["features.json", "dataset_info.json", "label.labels.txt"])
@@ -59,7 +58,7 @@ def test_a_description_larger_than_any_is_not_read(originals, tmp_path, file):
     with (dataset / file).open("wb") as description:
         description.truncate(1 << 40)
     with pytest.raises(SourceError, match=f"{file}: 1,099,511,627,776 bytes, expected at most 67,108,864; download it"):
-        adopt(AdoptRequest(url=str(dataset), index_url=str(tmp_path / "index")), AdoptProgress(quiet=True))
+        adopt_here(dataset, tmp_path / "index")
 
 
 def test_an_image_folder_is_what_torchvision_counts(folder):

@@ -27,9 +27,9 @@ from dataprep.inspection.inspect import (
     inspect_dataset,
     rejected,
 )
-from tests.support.adoption import upload
+from tests.support.adoption import adopt_here, upload
 from tests.support.faults import Damaged
-from tests.support.fetched import FAULTS, ROWS, SHARD_ROWS, adopt_here, build_table, retry
+from tests.support.fetched import FAULTS, ROWS, SHARD_ROWS, build_table, retry
 from tests.support.img2dataset import write_img2dataset
 from tests.support.own_data import annotated, build_own, picture, write_files
 from tests.support.picture_web import picture_web
@@ -313,7 +313,7 @@ def test_rows_that_img2dataset_failed_to_fetch_have_their_urls_and_our_reasons(t
     folder = tmp_path / "cc3m"
     with picture_web() as web:
         write_img2dataset(web, folder, "webdataset", ROWS, messages={2: "<urlopen error timed out>", 5: "weird"})
-    adopt_here(folder, index_url=str(tmp_path / "index"))
+    adopt_here(folder, tmp_path / "index")
     found = {row.key: row for row in rejected(str(tmp_path / "index"))}
     assert {key: row.reason for key, row in found.items()} == {"000002": "timeout", "000005": "weird"}
     assert found["000002"].status == "failed_to_download"
