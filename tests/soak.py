@@ -38,6 +38,7 @@ from tests.attacks import all_attacks
 from tests.conftest import BUCKET, ENVIRONMENT
 from tests.fuzz.run import TARGETS, fuzz
 from tests.support import changed_builds
+from tests.support.adoption import upload
 from tests.support.azurite import azurite
 from tests.support.builds import FORMATS, build, build_arguments, dataprep, digests, succeeds
 from tests.support.crashes import Reader, kill_often, stop_everywhere
@@ -242,11 +243,8 @@ def _same_bytes(dataset: str, fmt: str, way: str, folder: Path) -> str:
     source, output = originals(RECIPES[dataset], 600), str(folder / "out")
     if way == "bucket":
         root = bucket_url("same-bytes")
-        for path in source.rglob("*"):
-            if path.is_file():
-                open_storage(f"{root}/originals").create(path.relative_to(source).as_posix(), path.read_bytes())
         output = f"{root}/out"
-        build(dataset, f"{root}/originals", output, fmt, *shards, "--workers", 2)
+        build(dataset, upload(source, f"{root}/originals"), output, fmt, *shards, "--workers", 2)
         if dataset == "convert":  # its manifest names the URL of the old dataset
             found = digests(output)
             assert {name for name in expected if found.get(name) != expected[name]} <= {"dataset.json"}

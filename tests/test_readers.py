@@ -6,6 +6,7 @@ import hashlib
 import io
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 from PIL import Image
@@ -70,10 +71,11 @@ def test_workers_of_webdataset_share_a_hundred_pictures(tmp_path):
     assert sorted(key for key, _, _ in found) == sorted(name.removesuffix(".jpg") for name in noise)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_timm_reads_tars_and_their_counts(pets, due, workers):
-    for split, expected in due.items():
-        length, found = read_with_timm("wds/", pets["webdataset"], split, workers=workers)
+@pytest.mark.parametrize(("reader", "fmt"), [("wds/", "webdataset"), ("tfds/pets", "tfrecord"), ("", "imagefolder")])
+def test_timm_reads_every_format_with_its_labels_and_counts(pets, due, reader, fmt):
+    root = pets[fmt].parents[1] if fmt == "tfrecord" else pets[fmt]
+    for (split, expected), workers in product(due.items(), (0, 2) if fmt == "webdataset" else (0,)):
+        length, found = read_with_timm(reader, root, split, workers=workers)
         assert (length, sorted(found)) == (len(expected), expected)
 
 
@@ -82,12 +84,6 @@ def test_timm_reads_tars_and_folders_through_hugging_face(pets, due, tmp_path):
         for fmt, keys in (("webdataset", {"input_key": "jpg", "target_key": "cls"}), ("imagefolder", {})):
             length, found = read_with_timm(f"hfds/{pets[fmt]}", tmp_path, split, **keys)
             assert (length, sorted(found)) == (len(expected), expected)
-
-
-def test_timm_reads_tfrecords(pets, due):
-    for split, expected in due.items():
-        length, found = read_with_timm("tfds/pets", pets["tfrecord"].parents[1], split)
-        assert (length, sorted(found)) == (len(expected), expected)
 
 
 def test_tfds_loads_imagenet2012_by_its_name_and_splits(tmp_path):
@@ -117,9 +113,3 @@ def test_hugging_face_loads_all_repeats_of_coco_by_the_card(tmp_path):
     files = Counter(digest_of(path.read_bytes()) for path in (output / "images").rglob("*.jpg"))
     assert Counter(row["image"]["sha256"] for row in found) == {digest: 5 * count for digest, count in files.items()}
     assert files.total() == 20 and found[0].keys() == {"image"}
-
-
-def test_timm_reads_a_folder_by_its_split(pets, due):
-    for split, expected in due.items():
-        length, found = read_with_timm("", pets["imagefolder"], split)
-        assert (length, sorted(found)) == (len(expected), expected)

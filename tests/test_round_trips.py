@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from dataprep.storage import open_storage
+from tests.support.adoption import upload
 from tests.support.builds import build_warm
 from tests.support.own_data import class_folders
 
@@ -38,20 +37,6 @@ MOST_A_SHARD = 3
 
 
 @pytest.fixture
-def uploaded(bucket_url):
-    """Function that uploads a folder, and returns its URL."""
-
-    def upload(folder):
-        storage = open_storage(f"{bucket_url}/originals")
-        for path in Path(folder).rglob("*"):
-            if path.is_file():
-                storage.create(path.relative_to(folder).as_posix(), path.read_bytes())
-        return storage.url
-
-    return upload
-
-
-@pytest.fixture
 def waits(gcs, bucket_url):
     """Function that builds in a bucket, and checks the longest chain of requests that wait for each other."""
 
@@ -71,14 +56,20 @@ def waits(gcs, bucket_url):
 
 
 @pytest.mark.parametrize("shards", [1, 6])
-def test_a_build_in_a_bucket_waits_for_few_answers(originals, uploaded, waits, shards):
+def test_a_build_in_a_bucket_waits_for_few_answers(originals, bucket_url, waits, shards):
     """A shard takes its upload, a check of the claim, the copy, its receipt, and another check; two are published at a
     time."""
     options = ("--split", "train", "--workers", 1, "--num-shards", shards)
-    waits("imagenet", uploaded(originals["imagenet"]), *options, most=MOST + MOST_A_SHARD * (shards - 1))
+    waits(
+        "imagenet",
+        upload(originals["imagenet"], f"{bucket_url}/originals"),
+        *options,
+        most=MOST + MOST_A_SHARD * (shards - 1),
+    )
 
 
-def test_a_build_of_class_folders_in_a_bucket_waits_for_few_answers(tmp_path, uploaded, waits):
+def test_a_build_of_class_folders_in_a_bucket_waits_for_few_answers(tmp_path, bucket_url, waits):
     """The build finds its two splits, of one shard each, without a further answer."""
     options = ("--workers", 1, "--num-shards", 1)
-    waits("folder", uploaded(class_folders(tmp_path / "pets")), *options, most=MOST + MOST_A_SHARD)
+    source = upload(class_folders(tmp_path / "pets"), f"{bucket_url}/originals")
+    waits("folder", source, *options, most=MOST + MOST_A_SHARD)

@@ -245,6 +245,15 @@ def test_annotations_that_are_not_there(whole, tmp_path):
     assert verify_here(root).counts["missing"] == 1
 
 
+def fault_with(manifest: str, whole: Path, root: Path) -> str:
+    """The first fault of a copy that has this manifest."""
+    shutil.copytree(whole, root)
+    (root / MANIFEST).write_text(manifest)
+    report = verify_here(root)
+    assert report.verdict == "differs"
+    return report.findings[0].detail
+
+
 def test_manifests_that_lie_about_features(whole, tmp_path):
     root = tmp_path / "out"
     shutil.copytree(whole, root)
@@ -269,14 +278,9 @@ def test_manifests_that_lie_about_features(whole, tmp_path):
     ],
 )
 def test_manifests_that_are_damaged(whole, tmp_path, was, now, text):
-    root = tmp_path / "out"
-    shutil.copytree(whole, root)
-    manifest = (root / MANIFEST).read_text()
+    manifest = (whole / MANIFEST).read_text()
     assert was in manifest
-    (root / MANIFEST).write_text(manifest.replace(was, now))
-    report = verify_here(root)
-    assert report.verdict == "differs"
-    assert text in report.findings[0].detail
+    assert text in fault_with(manifest.replace(was, now), whole, tmp_path / "out")
 
 
 # COCO: boxes, masks, keypoints and panoptic images
@@ -344,11 +348,6 @@ def test_values_of_coco_that_were_changed_are_found(coco, tmp_path):
     ],
 )
 def test_manifests_whose_features_are_not_those_of_coco(coco, tmp_path, change, text):
-    root = tmp_path / "out"
-    shutil.copytree(coco, root)
-    manifest = json.loads((root / MANIFEST).read_text())
+    manifest = json.loads((coco / MANIFEST).read_text())
     change(manifest)
-    (root / MANIFEST).write_text(json.dumps(manifest))
-    report = verify_here(root)
-    assert report.verdict == "differs"
-    assert text in report.findings[0].detail
+    assert text in fault_with(json.dumps(manifest), coco, tmp_path / "out")

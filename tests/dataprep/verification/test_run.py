@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -253,12 +252,8 @@ def test_bad_images_of_adopted_shards_are_named_by_their_keys(finished, tmp_path
 @pytest.fixture
 def places(finished, bucket_url):
     """Two places of one dataset, each with a list of both."""
-    folder: Path = finished("imagenet-webdataset")
-    storages = [open_storage(f"{bucket_url}/{name}") for name in ("first", "second")]
-    for storage in storages:
-        for path in folder.rglob("*"):
-            if path.is_file() and "_build" not in path.parts:
-                storage.create(path.relative_to(folder).as_posix(), path.read_bytes())
+    folder = finished("imagenet-webdataset")
+    storages = [open_storage(upload(folder, f"{bucket_url}/{name}")) for name in ("first", "second")]
     for storage in storages:
         record_replicas(storage, [Replica(each.url, BucketLocation(location="US")) for each in storages])
     return storages
