@@ -60,12 +60,8 @@ def test_a_build_in_a_bucket_waits_for_few_answers(originals, bucket_url, waits,
     """A shard takes its upload, a check of the claim, the copy, its receipt, and another check; two are published at a
     time."""
     options = ("--split", "train", "--workers", 1, "--num-shards", shards)
-    waits(
-        "imagenet",
-        upload(originals["imagenet"], f"{bucket_url}/originals"),
-        *options,
-        most=MOST + MOST_A_SHARD * (shards - 1),
-    )
+    source = upload(originals["imagenet"], f"{bucket_url}/originals")
+    waits("imagenet", source, *options, most=MOST + MOST_A_SHARD * (shards - 1))
 
 
 def test_a_build_of_class_folders_in_a_bucket_waits_for_few_answers(tmp_path, bucket_url, waits):

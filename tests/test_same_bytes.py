@@ -11,6 +11,7 @@ import pytest
 from dataprep.dataset.manifest import read_manifest
 from dataprep.formats import FORMATS
 from dataprep.storage import open_storage
+from tests.support.adoption import upload
 from tests.support.builds import FORMATS as FORMAT_NAMES
 from tests.support.builds import build, build_arguments, build_warm, digests, is_finished
 from tests.support.crashes import kill_often
@@ -65,10 +66,7 @@ def test_beam_gives_the_same_bytes(reference, tmp_path):
 @each_of("coco", long=("coco-dup5", "table"))
 def test_a_build_between_buckets_gives_the_same_bytes(reference, bucket_url):
     dataset, fmt, source, _, expected = reference
-    for path in source.rglob("*"):
-        if path.is_file():
-            open_storage(f"{bucket_url}/originals").create(path.relative_to(source).as_posix(), path.read_bytes())
-    build(dataset, f"{bucket_url}/originals", f"{bucket_url}/out", fmt, *SHARDS, "--workers", 2)
+    build(dataset, upload(source, f"{bucket_url}/originals"), f"{bucket_url}/out", fmt, *SHARDS, "--workers", 2)
     assert digests(f"{bucket_url}/out") == expected
 
 
