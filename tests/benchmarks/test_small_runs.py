@@ -85,19 +85,25 @@ RUNS = {
 }
 
 
-def small_run(run: Run, folder: Path) -> dict[str, Any]:
-    """Run a benchmark in a folder, and return the document that it writes."""
-    words = [*run.words.split(), "--work", folder / "work", "--json", folder / "found.json"]
-    if run.program == "loader_arena":
-        words += ["--contenders", *run.names]
-    if run.program == "resume":
-        words += ["--loaders", *run.names, "--picture", folder / "resume.png"]
-    command = [sys.executable, ROOT / f"benchmarks/{run.program}.py", *words]
+def ran(program: str, words: str, folder: Path, *more: object) -> tuple[dict[str, Any], str]:
+    """Run a benchmark; the document that it writes, and what it prints."""
+    out = folder / "out.json"
+    command = [sys.executable, ROOT / f"benchmarks/{program}.py", *words.split(), *more, "--json", out]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    document: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    document: dict[str, Any] = json.loads(out.read_text())
+    return document, done.stdout
+
+
+def small_run(run: Run, folder: Path) -> dict[str, Any]:
+    """Run a benchmark in a folder, and return the document that it writes."""
+    more = {
+        "loader_arena": ("--contenders", *run.names),
+        "resume": ("--loaders", *run.names, "--picture", folder / "resume.png"),
+    }
+    document, said = ran(run.program, run.words, folder, "--work", folder / "work", *more.get(run.program, ()))
     assert {row[run.column] for row in document["rows"]} >= set(run.names)
-    assert done.stdout.count("\n") >= 2 + len(document["rows"]) / 5
+    assert said.count("\n") >= 2 + len(document["rows"]) / 5
     assert list((folder / "work").iterdir()) == []
     return document
 
@@ -207,19 +213,15 @@ def test_the_environment_of_the_peers_has_what_the_check_of_images_imports() -> 
 
 
 def test_near_duplicates_that_are_planted_are_found(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks/near_duplicates.py", "--hashes", "5000", "--images", "10"]
-    subprocess.run([*command, "--rounds", "1", "--json", tmp_path / "out.json"], check=True, capture_output=True)
-    document = json.loads((tmp_path / "out.json").read_text())
+    document, _ = ran("near_duplicates", "--hashes 5000 --images 10 --rounds 1", tmp_path)
     assert all(row["found"] == row["planted"] == 50 for row in document["rows"])
     (found,) = (row for row in document["found"] if row["bits"] == 4)
     assert found["precision"] == found["recall"]["resized"] == found["recall"]["saved again"] == 1
 
 
 def test_a_loader_is_measured_through_columns(tmp_path: Path) -> None:
-    words = "--small 400 --images 40 --rounds 1 --no-warm-up --seconds 0.1".split()
-    command = [sys.executable, ROOT / "benchmarks/columns.py", *words, "--work", tmp_path]
-    subprocess.run([*command, "--json", tmp_path / "out.json"], check=True, capture_output=True)
-    rows = json.loads((tmp_path / "out.json").read_text())["rows"]
+    words = "--small 400 --images 40 --rounds 1 --no-warm-up --seconds 0.1"
+    rows = ran("columns", words, tmp_path, "--work", tmp_path)[0]["rows"]
     assert [(row["pictures"], row["place"]) for row in rows] == [
         (pictures, place) for pictures in ("2 kB", "demo") for place in ("disk", "bucket")
     ]
@@ -227,18 +229,15 @@ def test_a_loader_is_measured_through_columns(tmp_path: Path) -> None:
 
 
 def test_each_large_index_is_opened_and_read(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks/large_index.py", "--rows", "40000", "--rounds", "1"]
-    subprocess.run([*command, "--work", tmp_path, "--json", tmp_path / "out.json"], check=True, capture_output=True)
-    document = json.loads((tmp_path / "out.json").read_text())
+    document, _ = ran("large_index", "--rows 40000 --rounds 1", tmp_path, "--work", tmp_path)
     assert [row["index"] for row in document["table"]] == ["parts", "small dataset"]
     assert all(row["open_s"] > 0 and row["shard_cpu_ms"] > 0 for row in document["table"])
 
 
 def test_rows_of_an_index_are_found_in_memory_on_the_disk_and_nowhere(tmp_path: Path) -> None:
-    command = [sys.executable, ROOT / "benchmarks/index_rows.py", "--rows", "20000", "--taken", "256", "--rounds", "1"]
-    more = ["--no-warm-up", "--work", tmp_path, "--json", tmp_path / "out.json"]
-    done = subprocess.run([*command, *more], check=True, capture_output=True, text=True)
-    rounds = json.loads((tmp_path / "out.json").read_text())["rounds"]
+    words = "--rows 20000 --taken 256 --rounds 1 --no-warm-up"
+    document, said = ran("index_rows", words, tmp_path, "--work", tmp_path)
+    rounds = document["rounds"]
     assert list(rounds) == ["in memory", "on the disk", "nowhere"]
     assert all(each["images_per_s"] > 0 and each["cpu_ms"] > 0 for found in rounds.values() for each in found)
-    assert done.stdout.count("times |") == 2 * len(rounds)
+    assert said.count("times |") == 2 * len(rounds)
