@@ -814,20 +814,6 @@ _OF_THEIR_OWN: dict[str, tuple[type[ImageBuild], Callable[..., Opened], str]] = 
 """Request, function and examples of the datasets that have options of their own."""
 
 
-def _command_named(name: str) -> click.Command | None:
-    """Return the command of a dataset; a user's own class is imported when its command is called."""
-    if name in _ELSEWHERE:
-        found: click.Command = import_module(_ELSEWHERE[name]).command
-        return found
-    if name in _OF_THEIR_OWN:
-        kind, _, epilog = _OF_THEIR_OWN[name]
-        return command_of(kind, run_and_print, name, epilog=epilog)
-    if name in DATASETS:
-        opening = f"Build {name} from its original files."
-        return command_of(BuildDataset, run_and_print, name, epilog=EPILOG, opening=opening, dataset=name)
-    return command_named(name) if _is_custom(name) else None
-
-
 def command_named(name: str) -> click.Command:
     """Return the command that builds with a user's own class, `module:NAME`."""
     opening = f"Build with your own dataset class {name}."
@@ -855,7 +841,17 @@ class _Datasets(click.Group):
         return list(BUILT)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return _command_named(cmd_name)
+        """Return the command of a dataset; a user's own class is imported when its command is called."""
+        if cmd_name in _ELSEWHERE:
+            found: click.Command = import_module(_ELSEWHERE[cmd_name]).command
+            return found
+        if cmd_name in _OF_THEIR_OWN:
+            kind, _, epilog = _OF_THEIR_OWN[cmd_name]
+            return command_of(kind, run_and_print, cmd_name, epilog=epilog)
+        if cmd_name in DATASETS:
+            opening = f"Build {cmd_name} from its original files."
+            return command_of(BuildDataset, run_and_print, cmd_name, epilog=EPILOG, opening=opening, dataset=cmd_name)
+        return command_named(cmd_name) if _is_custom(cmd_name) else None
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         if args and args[0] not in BUILT and not args[0].startswith("-") and not _is_custom(args[0]):

@@ -146,15 +146,13 @@ def _print(summary: Summary) -> None:
         + (", partial: other counts than published" if summary.partial and summary.is_published else ""),
         "plan": f"{summary.plan_hash[:12]}, revision {summary.revision}",
     }
-    if summary.features:
-        facts["features"] = ", ".join(f"{name} ({kind})" for name, kind in summary.features.items())
-    if summary.fields:
-        facts["fields"] = described_fields(summary.fields, summary.samples)
-    if summary.columns:
-        facts["columns"] = ", ".join(f"{name} ({kind})" for name, kind in summary.columns.items())
-    if labels := labels_text(summary):
-        facts["labels"] = labels
-    print_table(console, _facts(facts.items()))
+    of_samples = {
+        "features": ", ".join(f"{name} ({kind})" for name, kind in summary.features.items()),
+        "fields": described_fields(summary.fields, summary.samples),
+        "columns": ", ".join(f"{name} ({kind})" for name, kind in summary.columns.items()),
+        "labels": labels_text(summary),
+    }
+    print_table(console, _facts([*facts.items(), *(pair for pair in of_samples.items() if pair[1])]))
     if summary.shared:
         console.print()
     for shared in summary.shared:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from html import escape
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import click
@@ -116,9 +115,7 @@ class ImageProgress:
             self._watch.enter_context(watched(self.stall_s, self._warn_of_standstill, self._give_up))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._watch.close()
         self.stop()
 

@@ -155,18 +155,6 @@ class CheckJob:
     limits: Limits
 
 
-def check_shard(job: CheckJob, position: int) -> tuple[int, int, Answers]:
-    """Ask for the images of a shard that have no answer, and store and return all answers, with the shard's position
-    and the number of images asked for."""
-    return position, *_checker(job).check(position)
-
-
-@lru_cache(maxsize=1)
-def _checker(job: CheckJob) -> _Checker:
-    """Return this process's checker of a job, which keeps its connections and what it knows of hosts."""
-    return _Checker(job)
-
-
 class _Checker:
     def __init__(self, job: CheckJob) -> None:
         self._dataset, self._output, self._limits = open_fetched(job.url), open_storage(job.output), job.limits
@@ -218,6 +206,16 @@ class _Checker:
         images = [image for image in images if unreached is None or image[0] in unreached]
         requests = [Request(number, str(url or ""), head=True) for number, (_, url) in enumerate(images)]
         return requests, [key for key, _ in images]
+
+
+_checker = lru_cache(maxsize=1)(_Checker)
+"""Returns this process's checker of a job, which keeps its connections and what it knows of hosts."""
+
+
+def check_shard(job: CheckJob, position: int) -> tuple[int, int, Answers]:
+    """Ask for the images of a shard that have no answer, and store and return all answers, with the shard's position
+    and the number of images asked for."""
+    return position, *_checker(job).check(position)
 
 
 def _now() -> str:

@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +19,7 @@ from dataprep.commands.progress import LaionProgress, Viewer
 from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import ShardReceipt
 from dataprep.fetched.existing import Choice, FetchedDataset, open_fetched, rows_to_try
-from dataprep.fetched.retry import Engine, Retried, RetryJob, check_reasons, retry_shard
+from dataprep.fetched.retry import Retried, RetryJob, check_reasons, retry_shard
 from dataprep.fetched.retry import retry_failed as retry_failed_rows
 from dataprep.messages import counted
 
@@ -82,8 +81,13 @@ def _retried(asked: RetryFailed, viewer: Viewer) -> tuple[Retried | FetchedDatas
             return dataset, dict(counts.most_common())
         for line in network_lines(limits):
             progress.warn(line, keep=False)
-        with _local_engine(asked.workers, progress) as engine:
-            return retry_failed_rows(str(asked.url), choice, limits, engine, progress), {}
+        with Pool(asked.workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
+
+            def retry(job: RetryJob, indexes: list[int]) -> Iterator[ShardReceipt]:
+                share = replace(job, limits=job.limits.divided(min(asked.workers, len(indexes))))
+                return pool.run(partial(retry_shard, share), indexes)
+
+            return retry_failed_rows(str(asked.url), choice, limits, retry, progress), {}
 
 
 def _print(asked: RetryFailed, *, as_json: bool) -> None:
@@ -100,17 +104,6 @@ def _print(asked: RetryFailed, *, as_json: bool) -> None:
 
 retry_failed = function_of(RetryFailed, _dataset, "retry_failed")
 command = command_of(RetryFailed, _print, "retry-failed", epilog=EPILOG)
-
-
-@contextmanager
-def _local_engine(workers: int, progress: LaionProgress) -> Iterator[Engine]:
-    with Pool(workers, progress.warn, preload=_WORKER_MODULES, stall_s=progress.stall_s) as pool:
-
-        def retry(job: RetryJob, indexes: list[int]) -> Iterator[ShardReceipt]:
-            share = replace(job, limits=job.limits.divided(min(workers, len(indexes))))
-            return pool.run(partial(retry_shard, share), indexes)
-
-        yield retry
 
 
 def _print_retried(url: str, retried: Retried, elapsed_s: float, as_json: bool) -> None:
