@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dataprep.arguments import (
-    READ,
-    WHERE,
-    Texts,
-    command_of,
-    function_of,
-    option,
-    request,
-    spelled,
-    spelled_document,
-    texts,
-)
+from dataprep.arguments import READ, WHERE, Texts, command_of, function_of, option, request, spelled, spelled_document
 from dataprep.cloud import cost as costs
 from dataprep.cloud import region as regions
 from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_copy, placement_of, this_machine
@@ -189,7 +178,7 @@ def _checked(asked: CheckRegion, note: region_options.Note = PYTHON.note) -> Reg
     if machine is not None:
         where, hosts = machine.zone, hosts or len(machine.hosts)
     asked = replace(asked, hosts=hosts or 1)
-    reports = tuple(examine(url, where, asked, prices, located=located) for url in texts(asked.urls))
+    reports = tuple(examine(url, where, asked, prices, located=located) for url in asked.urls)
     unknown = tuple(regions.unknown_regions(named if where is None else (*named, where)))
     return RegionCheck(reader=where, asked=asked, reports=reports, notes=unknown)
 

@@ -25,17 +25,8 @@ from dataprep.cloud.tpu.command_lines import OnWorkers, duration_s, fetch_comman
 from dataprep.cloud.tpu.fleet import Answer, Fleet, Trace, arrange, pack, require_all
 from dataprep.cloud.tpu.manifest import ManifestRequest, job_set
 from dataprep.cloud.tpu.worker import Holder
-from dataprep.commands.tpu_machines import (
-    Done,
-    Where,
-    create_command,
-    delete_command,
-    examples,
-    note,
-    plan_command,
-    state_of,
-    tpu_command,
-)
+from dataprep.commands import tpu_machines
+from dataprep.commands.tpu_machines import Done, Where, examples, note, state_of, tpu_command
 from dataprep.errors import StorageError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import printable, shell_words
@@ -649,8 +640,8 @@ def command() -> None:
 
 
 for _each in (
-    plan_command,
-    create_command,
+    tpu_machines.plan_command,
+    tpu_machines.create_command,
     setup_command,
     run_command,
     status_command,
@@ -659,7 +650,7 @@ for _each in (
     copy_command,
     profile_command,
     ssh_command,
-    delete_command,
+    tpu_machines.delete_command,
     manifest_command,
 ):
     command.add_command(_each)
