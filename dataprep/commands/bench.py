@@ -17,7 +17,6 @@ from loaders.bench.run import BenchRequest, BenchSection, BenchTable, run_bench,
 from loaders.metrics.earlier import compare, read_earlier
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 EPILOG = """\b
@@ -62,46 +61,42 @@ command = command_of(BenchRequest, _bench, "bench", epilog=EPILOG)
 
 
 def _print(table: BenchTable) -> None:
+    from rich.text import Text
+
     from dataprep.host.piped import open_console, print_table
 
     console, settings = open_console(), table.settings
     for section in table.sections:
         about = f"{section.split}, {section.samples:,} images of {human_bytes(section.bytes_per_image)}"
-        _say(console, f"{section.url}: {about}, {section.layout}", style="bold")
-        console.print()
-        print_table(console, _rates(section))
-        console.print()
-        print_table(console, _stages(section))
+        console.print(Text(printable(f"{section.url}: {about}, {section.layout}"), style="bold"))
+        for found in _tables(section):
+            console.print()
+            print_table(console, found)
         console.print()
     rounds, batches = settings["rounds"], settings["batches"]
     length = f"{batches:,} batches" if batches else f"{settings['seconds']:g} s"
-    _say(
-        console,
+    text = (
         f"Medians of {rounds} round{'s' if rounds != 1 else ''}, each of {length} after the first batches; batch size "
         f"{settings['batch_size']:,}, {settings['image_size']} px, random-resized crop and flip, bicubic; "
         f"{settings['workers']} workers, limited to as many of {table.machine['cores']} cores. Memory: peaks of the "
-        "largest process, and of all.",
-        style="dim",
+        "largest process, and of all."
     )
+    console.print(Text(printable(text), style="dim"))
 
 
-def _rates(section: BenchSection) -> Table:
-    table = _table(
+def _tables(section: BenchSection) -> tuple[Table, Table]:
+    """Return the rates of the loader, and how its threads spent their time."""
+    rates = _table(
         "images/s", "slowest", "fastest", "MB/s", "CPU ms\nan image", "first\nbatch s", "largest\nMB", "sum MB"
     )
-    rates = (section.images_per_s, section.slowest_images_per_s, section.fastest_images_per_s)
-    numbers = [*(f"{rate:,.0f}" for rate in rates), f"{section.mb_per_s:,.0f}", f"{section.cpu_ms_per_image:.2f}"]
-    table.add_row(*numbers, f"{section.first_batch_s:.1f}", f"{section.largest_mb:,.0f}", f"{section.sum_mb:,.0f}")
-    return table
-
-
-def _stages(section: BenchSection) -> Table:
-    """Show how the threads of the loader spent their time."""
-    table = _table("stage", "busy", "waits for work", "waits for room", "busy ms an image")
+    found = (section.images_per_s, section.slowest_images_per_s, section.fastest_images_per_s, section.mb_per_s)
+    times = (f"{section.cpu_ms_per_image:.2f}", f"{section.first_batch_s:.1f}")
+    rates.add_row(*(f"{rate:,.0f}" for rate in found), *times, f"{section.largest_mb:,.0f}", f"{section.sum_mb:,.0f}")
+    stages = _table("stage", "busy", "waits for work", "waits for room", "busy ms an image")
     for stage in section.stages:
         shares = (stage.busy_share, stage.get_wait_share, stage.put_wait_share)
-        table.add_row(stage.name, *(f"{share:.0%}" for share in shares), f"{stage.busy_ms_per_image:.2f}")
-    return table
+        stages.add_row(stage.name, *(f"{share:.0%}" for share in shares), f"{stage.busy_ms_per_image:.2f}")
+    return rates, stages
 
 
 def _table(first: str, *headings: str) -> Table:
@@ -113,9 +108,3 @@ def _table(first: str, *headings: str) -> Table:
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    from rich.text import Text
-
-    console.print(Text(printable(text), style=style))

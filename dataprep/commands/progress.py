@@ -173,13 +173,15 @@ class ImageProgress:
         self._done += images
         self._bytes += num_bytes
         elapsed_s = max(1e-6, time.monotonic() - self._started_s)
-        rate = self._rate(elapsed_s)
-        self._show(self._what, self._done, self._images, rate)
+        left_s = (self._images - self._done) * elapsed_s / max(1, self._done)
+        said = f"{self._done:,} of {self._images:,} {self._unit}"
+        self._report(self._done, self._images, self._rate(elapsed_s), said, left_s)
+
+    def _report(self, done: int, total: int, rate: str, said: str, left_s: float) -> None:
+        self._show(self._what, done, total, rate)
         if self._bar is None and time.monotonic() - self._line_s > LINE_EVERY_S:
             self._line_s = time.monotonic()
-            left_s = (self._images - self._done) * elapsed_s / max(1, self._done)
-            done = f"{self._done:,} of {self._images:,} {self._unit}"
-            self._print(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")
+            self._print(f"{self._what}: {said}, {rate}, {left_s / 60:.0f} min left")
 
     def _rate(self, elapsed_s: float) -> str:
         return f"{self._done / elapsed_s:,.0f} images/s, {human_bytes(self._bytes / elapsed_s)}/s"
@@ -364,9 +366,6 @@ class CopyProgress(ImageProgress):
             self._bytes += num_bytes
             bytes_per_s = self._bytes / max(1e-6, time.monotonic() - self._started_s)
             rate = f"{self._done:,} of {self._objects:,} objects, {human_bytes(bytes_per_s)}/s"
-            self._show(self._what, self._bytes // _MB, self._total_bytes // _MB, rate)
-            if self._bar is None and time.monotonic() - self._line_s > LINE_EVERY_S:
-                self._line_s = time.monotonic()
-                left_s = (self._total_bytes - self._bytes) / max(1.0, bytes_per_s)
-                done = f"{human_bytes(self._bytes)} of {human_bytes(self._total_bytes)}"
-                self._print(f"{self._what}: {done}, {rate}, {left_s / 60:.0f} min left")
+            left_s = (self._total_bytes - self._bytes) / max(1.0, bytes_per_s)
+            said = f"{human_bytes(self._bytes)} of {human_bytes(self._total_bytes)}"
+            self._report(self._bytes // _MB, self._total_bytes // _MB, rate, said, left_s)
