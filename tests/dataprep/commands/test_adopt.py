@@ -178,11 +178,6 @@ def test_a_flag_for_a_dataset_of_a_build_is_refused(finished):
         run("adopt", finished("imagenet-webdataset"), "--digest")
 
 
-def test_a_split_without_a_pattern_is_refused(folder):
-    with pytest.raises(UsageError, match="--split train: expected NAME=PATTERN, such as "):
-        run("adopt", folder, "--split", "train")
-
-
 def test_samples_that_are_left_out_are_counted_by_reason(tmp_path):
     tar_of(tmp_path / "a.tar", [("1.jpg", image_of(1)), ("2.txt", b"no image")])
     done = succeeds("adopt", tmp_path, "--workers", 1)

@@ -104,7 +104,6 @@ def test_a_dry_run_ends_as_the_build_would_where_another_dataset_exists(tmp_path
             ["--name", "imagenet"],
             "'imagenet' is the name of a dataset that dataprep builds; choose another with --name",
         ),
-        (["--default", "age"], "expected COLUMN=VALUE"),
         (["--split", "training"], "--split training: expected one of train, val, test"),
         (["--split", "test"], "--split test"),
         (["--val-fraction", "1"], "is not in the range 0<=x<1"),

@@ -116,7 +116,6 @@ def test_cores_count_like_those_of_the_machine_of_the_users_measurement(plan_inp
     ("arguments", "message"),
     [
         (("--accelerator", "all", "--images-per-s", 1, "--host-gbps", 1), "--host-gbps applies to one TPU; give its"),
-        (("--accelerator", "v3-16", "--images-per-s", 1), "nearest: v3-8, v3-32"),
         (("--accelerator", "v6-8", "--images-per-s", 1), "v6-8: no TPU of this name is known; nearest: v6e-8"),
         ((*RESNET, "--images-per-s", 1, "--dataset-bytes", "0"), "--dataset-bytes must be 1 or more, got 0"),
     ],
@@ -201,11 +200,6 @@ def test_what_the_verdict_leaves_out_is_said_below_it(plan_input):
     assert out.splitlines()[2] == f"  not counted  {left_out}"
     assert "not counted" not in plan_input(*words, "--bucket-gbps", 200)[1]
     assert json.loads(plan_input(*words, "--bucket-gbps", 200, "--json")[1])["not_counted"] == []
-
-
-def test_a_single_chip_is_not_a_plural(plan_input):
-    _, out = plan_input("--accelerator", "v5litepod-1", "--images-per-s", 1000)
-    assert "v5litepod-1: 1 chip, 1 core, 16 GiB of HBM" in out
 
 
 def test_the_hours_of_epochs_say_how_long_the_accelerator_waits_and_for_what(plan_input):

@@ -61,6 +61,12 @@ def listed(tmp_path, *lines):
     return path
 
 
+def check(url):
+    """Every byte is as the manifest says, and a retry could follow."""
+    report = verify_here(url, deep=True)
+    assert report.findings == (), details(report)
+
+
 def keys_of(root, split="train"):
     storage = open_storage(str(root))
     (found,) = (each for each in read_manifest(storage).splits if each.name == split)
@@ -91,8 +97,7 @@ def test_samples_vanish_and_the_others_are_as_they_were(dataset, tmp_path, fmt, 
     found = dataprep.remove(root, keys=listed(tmp_path, *gone))
     there = {split: sum(key in gone for key in every) for split, every in splits.items()}
     assert (found.samples, found.revision, found.unknown) == ({name: n for name, n in there.items() if n}, 2, ())
-    report = verify_here(root, deep=True)
-    assert report.findings == (), details(report)
+    check(root)
     assert keys_of(root) == [[key for key in shard if key not in gone] for shard in keys]
     assert loaded(root) == {key: image for key, image in images.items() if key not in gone}
     manifest = read_manifest(open_storage(str(root)))
@@ -203,9 +208,8 @@ def test_what_cannot_be_changed_is_refused_and_left_as_it_was(dataset, made, tmp
     with pytest.raises(UsageError, match="its files were adopted, so dataprep does not change them"):
         dataprep.remove(tmp_path / "others", keys=some)
     (root / "_change").mkdir()
-    (root / CHANGE_JSON).write_text(
-        json.dumps({"id": "a" * 32, "kind": "retry-failed", "revision": 1, "manifest_sha256": ""})
-    )
+    change = {"id": "a" * 32, "kind": "retry-failed", "revision": 1, "manifest_sha256": ""}
+    (root / CHANGE_JSON).write_text(json.dumps(change))
     with pytest.raises(UsageError, match="dataprep retry-failed is not finished there"):
         dataprep.remove(root, keys=some)
     shutil.rmtree(root / "_change")
@@ -268,10 +272,10 @@ def test_rows_of_a_table_lose_their_url_and_caption(web, tmp_path, fmt):
     assert [address for address in rows.values() if address.encode() in stored] == []
     split = read_manifest(open_storage(url)).splits[0]
     assert (split.statuses["filtered"], split.reasons["removed"], split.samples) == (3, 3, 31)
-    check_rows(url)
+    check(url)
     assert retry(url).rows == 0, "what was removed is not fetched again"
     assert dataprep.remove(url, keys=listed(tmp_path, *keys_of(url)[3][:1])).revision == 4
-    check_rows(url)
+    check(url)
 
 
 def test_a_row_is_named_by_the_md5_of_its_table(web, tmp_path):
@@ -284,12 +288,6 @@ def test_a_row_is_named_by_the_md5_of_its_table(web, tmp_path):
     build_table(web, tmp_path, url, "webdataset", rows=0)
     found = dataprep.remove(url, keys=listed(tmp_path, rows[3]["md5"]))
     assert (found.samples, found.unknown) == ({"train": 1}, ())
-
-
-def check_rows(url):
-    """Every byte is as the manifest says, and a retry could follow."""
-    report = verify_here(url, deep=True)
-    assert report.findings == (), details(report)
 
 
 def test_a_removal_in_a_bucket_is_the_one_on_disk(sources, bucket_url, tmp_path):
