@@ -641,15 +641,12 @@ def _click_parameter(key: _Key, spell: Callable[[str], str]) -> click.Parameter:
         return click.Argument([key.name], type=_click_type(key), metavar=spec.metavar, nargs=count, required=is_needed)
     is_many, default = key.kind in (Texts, Pairs), key.default
     if key.kind is bool:
+        words, how = [key.spelling, *spec.also], dict[str, Any](is_flag=True, flag_value=not default)
         if spec.either:
-            words = [f"{key.spelling}/--no-{key.spelling[2:]}", key.name]
-            return click.Option(words, default=default, show_default=True, help=text)
-        words = [key.spelling, *spec.also, key.name]
-        if spec.valued:
-            return click.Option(
-                words, is_flag=False, flag_value="True", type=bool, default=default, show_default=True, help=text
-            )
-        return click.Option(words, is_flag=True, flag_value=not default, default=default, help=text)
+            words, how = [f"{key.spelling}/--no-{key.spelling[2:]}"], {"show_default": True}
+        elif spec.valued:
+            how = {"is_flag": False, "flag_value": "True", "type": bool, "show_default": True}
+        return click.Option([*words, key.name], default=default, help=text, **how)
     is_required = default is dataclasses.MISSING
     shows = shown or not (is_required or is_many or (default in (None, "", 0.0) and not isinstance(default, int)))
     given: Any = {} if is_required else {"default": None if is_many else default}  # to click, None is a value

@@ -9,8 +9,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, TextIO, cast
 
 import click
@@ -130,7 +129,10 @@ def exit_code_of(command: click.Command, name: str, *, after_ctrl_c: str = "") -
         if isinstance(stream, io.TextIOWrapper) and (stream.errors == "strict" or _is_of_ascii_locale(stream)):
             stream.reconfigure(errors="backslashreplace")  # an ASCII locale must not end a command at its first "·"
     # Frameworks and clients of training programs colour their own lines.
-    with nullcontext() if name != "dataprep" or sys.argv[1:2] == ["train"] else _visible_streams():
+    if name != "dataprep" or sys.argv[1:2] == ["train"]:
+        return _run(command, name, after_ctrl_c)
+    out, err = (cast(TextIO, VisibleStream(stream)) for stream in (sys.stdout, sys.stderr))
+    with redirect_stdout(out), redirect_stderr(err):
         return _run(command, name, after_ctrl_c)
 
 
@@ -177,16 +179,6 @@ class VisibleStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.unescaped, name)
-
-
-@contextmanager
-def _visible_streams() -> Iterator[None]:
-    streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, VisibleStream(stream)) for stream in streams)
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = streams
 
 
 def _is_of_ascii_locale(stream: io.TextIOWrapper) -> bool:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -285,8 +285,13 @@ def dataset_of(asked: Run) -> Dataset:
 def run_and_print(asked: Run, *, as_json: bool) -> None:
     """Build for a command, and print the result. Raises the error of a build that a dry run shows to be refused."""
     choice, job = asked.choice(), asked.job()
-    with _missing_listed(as_json=as_json):
+    try:
         outcome = run_job(job, choice, people(job.run, quiet=as_json))
+    except SourceError as error:
+        missing = [{"image": image, "row": row} for image, row in error.missing]
+        if as_json and missing:
+            click.echo(json.dumps({"error": str(error), "missing": missing}))
+        raise
     if isinstance(outcome, Submitted):
         words = json.dumps({"url": job.request.output_url, "job": outcome.name}) if as_json else outcome.text
         click.echo(words)
@@ -300,7 +305,8 @@ def _draft(
     job: Job, choice: EngineChoice, progress: BuildProgress, *, reader: str | None, builder: str | None
 ) -> Drafted | Built:
     run, request = job.run, job.request
-    refusal, unknown = None, ""
+    refusal: DataprepError | None = None
+    unknown = ""
     if request.append:
         growth = plan_growth(request, progress, keep=False)
         if growth.planned is None:
@@ -308,7 +314,12 @@ def _draft(
         plan = growth.planned.plan
     else:
         plan = prepare(request, progress, keep=False).plan
-        refusal, unknown = _refusal(request, plan)
+        try:
+            refuse_output(request, plan)
+        except StorageError as error:
+            unknown = f"it is not known what is at the output: {error}"
+        except DataprepError as error:
+            refusal = type(error)(f"the build would be refused: {error}")
     return Drafted(
         plan=plan,
         buckets=list(_planned_buckets(plan, request, run, reader=reader, builder=builder)),
@@ -316,17 +327,6 @@ def _draft(
         unknown=unknown,
         refusal=refusal,
     )
-
-
-def _refusal(request: BuildRequest, plan: Plan) -> tuple[DataprepError | None, str]:
-    """Return the error that the build would refuse its output with, if any, and why that is not known."""
-    try:
-        refuse_output(request, plan)
-    except StorageError as error:
-        return None, f"it is not known what is at the output: {error}"
-    except DataprepError as error:
-        return type(error)(f"the build would be refused: {error}"), ""
-    return None, ""
 
 
 def open_engine(
@@ -371,18 +371,6 @@ def _write_cards(url: str, result: BuildResult, progress: BuildProgress) -> None
 
 
 # The output of a command
-
-
-@contextmanager
-def _missing_listed(*, as_json: bool) -> Iterator[None]:
-    """With --json, print all images that a table names and that do not exist, if the build ends because of them."""
-    try:
-        yield
-    except SourceError as error:
-        missing = [{"image": image, "row": row} for image, row in error.missing]
-        if as_json and missing:
-            click.echo(json.dumps({"error": str(error), "missing": missing}))
-        raise
 
 
 def _print_draft(draft: Drafted, job: Job, *, as_json: bool) -> None:

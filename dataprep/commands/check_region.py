@@ -353,7 +353,12 @@ def _look_up(
     if bucket.missing_permission:
         notes.append(f"permission {bucket.missing_permission} is missing: storage class and autoclass are unknown")
     _describe_place(report, bucket, report.placement.where)
-    manifest = _manifest(storage, notes if report.reading is None else [])
+    try:
+        manifest = read_manifest(storage)
+    except DataprepError as error:
+        manifest = None
+        if report.reading is None:
+            notes.append(str(error))
     if report.reading is None:
         report.reading = _reading(storage, manifest, asked, bucket.storage_class, notes)
     else:
@@ -431,14 +436,6 @@ def _price(
         report.cache_command = " ".join(cache_command(bucket_name(url), where.lower()))
     once_usd = 0.0 if report.copy is None else report.copy.once.total
     report.commands = costs.copy_commands(url, where, reading, once_usd)
-
-
-def _manifest(storage: Storage, notes: list[str]) -> Manifest | None:
-    try:
-        return read_manifest(storage)
-    except DataprepError as error:
-        notes.append(str(error))
-        return None
 
 
 def _reading(

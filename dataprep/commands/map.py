@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 import click
 
 from dataprep.arguments import OTHER, READ, WHERE, WRITE, Functions, Place, command_of, function_of, option, request
-from dataprep.column_functions import Function, find_function, place_of
+from dataprep.column_functions import find_function, place_of
 from dataprep.commands.build_run import EngineRun, open_engine, people
 from dataprep.commands.progress import BuildProgress, Viewer
 from dataprep.dataset.column_files import Column
@@ -148,13 +148,13 @@ def _planned(asked: Map, url: str, name: str, given: str, progress: BuildProgres
         given, version=asked.version, batch=asked.batch_size, size=asked.image_size, devices=asked.devices
     )
     work = plan_column(url, name, function.place, function.version, overwrite=asked.overwrite)
-    return work, lambda: _made(asked, work, function, progress)
 
+    def compute() -> Column:
+        at, choice = work.storage.url, replace(asked, workers=asked.devices or asked.workers).choice()
+        with open_engine(choice, COLUMNS.worker_modules, at, at, progress) as engine:
+            return map_column(work, function, engine, progress)
 
-def _made(asked: Map, work: Work, function: Function, progress: BuildProgress) -> Column:
-    url, choice = work.storage.url, replace(asked, workers=asked.devices or asked.workers).choice()
-    with open_engine(choice, COLUMNS.worker_modules, url, url, progress) as engine:
-        return map_column(work, function, engine, progress)
+    return work, compute
 
 
 def _print(asked: Map, *, as_json: bool) -> None:
