@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from dataprep.arguments import WHERE, Pairs, Request, Texts, option, request
 from dataprep.cloud.accelerators import Accelerator, compact, parse_accelerator, shape_of, zone_refusal
@@ -20,7 +20,6 @@ from dataprep.cloud.region import REGION_NAME, ZONE_NAME, region_of
 from dataprep.errors import UsageError
 
 Api = Literal["tpu", "compute-engine"]
-APIS = ("tpu", "compute-engine")
 LABEL = "dataprep-tpu"
 """Label on every machine of Compute Engine, whose value is the name of its TPU."""
 SCOPES = "https://www.googleapis.com/auth/cloud-platform"
@@ -217,7 +216,7 @@ class CreateTpu(OnTpu):
         check_name(self.name)
         check_labels(self.label)
         if not getattr(accelerator.generation, "compute_engine" if by_engine else "tpu_api"):
-            other = APIS[1 - APIS.index(api)]
+            other = "tpu" if by_engine else "compute-engine"
             raise UsageError(f"{accelerator.name}: `api` {api} does not create it; leave `api` out, or give {other}")
         is_reserved = self.reserved or bool(self.reservation)
         refusals = {
@@ -489,14 +488,11 @@ def _topology(accelerator: Accelerator) -> str:
     return shape_of(accelerator)
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """An NFS share and its mount point."""
+class Share(NamedTuple):
+    """An NFS share, such as `10.0.0.2:/vol1`, and the folder on which it is mounted."""
 
     source: str
-    """Server and share, such as `10.0.0.2:/vol1`."""
     target: str
-    """Folder, such as `/mnt/data`."""
 
 
 def parse_share(text: str) -> Share:
@@ -522,6 +518,6 @@ def startup_script(shares: Sequence[Share] = (), packages: Sequence[str] = ()) -
             raise UsageError(f"`package` {name!r}: not a name of a Debian package")
     names = dict.fromkeys((*PACKAGES, *(["nfs-common"] if shares else []), *packages))
     install = f'try "${{apt[@]}}" install {shlex.join(names)}'
-    mounts = "\n".join(f"try share {shlex.join((share.source, share.target))}" for share in shares)
+    mounts = "\n".join(f"try share {shlex.join(share)}" for share in shares)
     template = resources.files("dataprep").joinpath("data", "tpu_startup.sh").read_text(encoding="utf-8")
     return template.replace("@packages@", install).replace("@shares@\n", f"{mounts}\n" if mounts else "")

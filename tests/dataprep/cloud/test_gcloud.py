@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dataprep.cloud.gcloud import SAID_CHARACTERS, Gcloud, GcloudMissingError, Sent, find_zone, meaning
+from dataprep.cloud.gcloud import SAID_CHARACTERS, Gcloud, Sent, find_zone, meaning
 from dataprep.errors import AccessError, StorageError, UndecidedError, UsageError
 
 
@@ -38,12 +38,6 @@ def test_a_dry_run_shows_commands_as_a_shell_takes_them_and_runs_nothing(monkeyp
     )
     assert gcloud.read(["gcloud", "list"]) is None
     assert lines == ["gcloud ssh '--command=df -h' <<< 'hidden it is'", "gcloud list"]
-
-
-def test_a_missing_gcloud_is_an_error_of_its_own(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    with pytest.raises(GcloudMissingError, match="gcloud is not on the PATH; install the Google Cloud CLI"):
-        Gcloud(lambda _line: None).run(["gcloud", "list"])
 
 
 def test_a_command_that_does_not_end_is_undecided(plays):
@@ -175,14 +169,5 @@ def test_errors_of_gcloud_are_passed_on(gcloud):
     with pytest.raises(
         UndecidedError,
         match="tpu-vm list: ERROR: not logged in; fix that, and run the same command again, or give `zone`",
-    ):
-        find_zone("my-tpu")
-
-
-@pytest.mark.parametrize("answer", ["not JSON", '{"an": "object"}'])
-def test_a_malformed_answer_of_gcloud_is_undecided(gcloud, answer):
-    (gcloud / "gcloud").write_text(f"#!/bin/sh\necho '{answer}'\n")
-    with pytest.raises(
-        UndecidedError, match=r"tpu-vm list: its output is not (a )?JSON( list)?; run it by hand, or give `zone`"
     ):
         find_zone("my-tpu")

@@ -12,13 +12,11 @@ import pytest
 from dataprep.host.cpu import (
     CPUTime,
     available_cores,
-    background_cores,
     cores_of_rank,
     cpu_quota,
     cpu_time,
     machine_cpu_s,
     memory_bytes,
-    process_tree,
 )
 
 
@@ -93,14 +91,6 @@ def test_cores_of_others_are_the_machines_less_our_own_and_none_where_the_machin
     assert CPUTime(elapsed_s=10.0, own_s=5.0, machine_s=30.0).cores_of_others == pytest.approx(2.5)
     assert CPUTime(elapsed_s=10.0, own_s=5.0).cores_of_others == 0
     assert CPUTime().cores_of_others == 0
-
-
-def test_the_background_is_a_number_of_cores():
-    assert 0 <= background_cores() < math.inf
-
-
-def test_a_process_tree_begins_with_its_root():
-    assert process_tree(os.getpid())[0] == os.getpid()
 
 
 def kernel_cpu_s(*, with_niced):

@@ -552,21 +552,20 @@ def server():
         yield running
 
 
-def test_public_addresses_of_a_name_are_found(server: NameServer):
-    assert resolve(server, "public.test") == [{"8.8.8.8", "2606:4700::1111"}]
+REFUSED = Status.REFUSED_ADDRESS
 
 
-def test_a_name_is_refused_whole_where_one_address_is(server: NameServer):
-    ((status, reason),) = resolve(server, "mixed.test")
-    assert status is Status.REFUSED_ADDRESS
-    assert reason.startswith("mixed.test: ")
-    assert "10.0.0.1" in reason
-
-
-def test_an_allowed_network_may_be_connected_to(server: NameServer):
-    ((status, _),) = resolve(server, "loopback.test")
-    assert status is Status.REFUSED_ADDRESS
-    assert resolve(server, "loopback.test", allow_networks=LOOPBACK) == [{"127.0.0.7"}]
+@pytest.mark.parametrize(
+    ("name", "allow_networks", "found"),
+    [
+        ("public.test", (), {"8.8.8.8", "2606:4700::1111"}),
+        ("mixed.test", (), (REFUSED, "mixed.test: 10.0.0.1 is private")),
+        ("loopback.test", (), (REFUSED, "loopback.test: 127.0.0.7 is loopback")),
+        ("loopback.test", LOOPBACK, {"127.0.0.7"}),
+    ],
+)
+def test_a_name_has_its_addresses_or_is_refused_whole_where_one_is(server, name, allow_networks, found):
+    assert resolve(server, name, allow_networks=allow_networks) == [found]
 
 
 def test_a_name_without_an_address_is_a_failure_of_dns(server: NameServer):
