@@ -91,15 +91,6 @@ class Holders(TypedDict):
     """Whether every process could be examined."""
 
 
-class Argument(TypedDict, total=False):
-    """Keywords of an argument of the command line."""
-
-    action: str
-    nargs: str
-    type: Callable[[str], Any]
-    default: Any
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--home", default=os.environ.get("HOME", "/root"))
@@ -641,8 +632,10 @@ def _cwd(options: argparse.Namespace) -> str:
     return str(current.resolve()) if current.exists() else str(options.home)
 
 
-_RUN: tuple[str, Argument] = ("run", {})
-ACTIONS: dict[str, tuple[Callable[[argparse.Namespace], Mapping[str, object] | None], bool, list[tuple[str, Argument]]]]
+_RUN: tuple[str, Mapping[str, Any]] = ("run", {})
+ACTIONS: dict[
+    str, tuple[Callable[[argparse.Namespace], Mapping[str, object] | None], bool, list[tuple[str, Mapping[str, Any]]]]
+]
 ACTIONS = {
     # name: (function, whether to run it as root if possible, arguments)
     "start": (start, False, [("--variables", {"action": "store_true"}), _RUN, ("argv", {"nargs": "..."})]),
