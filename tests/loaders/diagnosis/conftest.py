@@ -1,6 +1,6 @@
 """The rates of a machine: given ones, or those that are measured here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -17,3 +17,10 @@ def rates(request, monkeypatch) -> Callable[..., bool]:
         return request.param == "given"
 
     return give
+
+
+@pytest.fixture
+def set_latency(gcs) -> Iterator[Callable[[float], None]]:
+    """Function that sets the milliseconds of every answer of the buckets, until the test ends."""
+    yield gcs.set_latency
+    gcs.set_latency(0)

@@ -60,19 +60,16 @@ LINK_BYTES_PER_S, TURN_BYTES = 3e6, 75_000
 DEVICE = parse_simulated("simulated:1000")
 
 
-def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, gcs, monkeypatch):
+def test_a_read_that_is_too_slow_alone_gets_a_longer_deadline(bucket_dataset, set_latency, monkeypatch):
     """Minutes, so that a machine which stands still does not decide which reads are in time."""
     monkeypatch.setattr(fetch_rate, "LONGER", 400)
     monkeypatch.setattr(fetch_rate, "MOST_DEADLINE_S", 1_000.0)
     config = replace(SLOW_CONFIG, deadline_s=0.75)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
-    gcs.set_latency(900)
-    try:
-        attempt = gentler(setup, setup)
-        with attempt.setup.open() as loader:
-            assert next(iter(loader)).mask.all()
-    finally:
-        gcs.set_latency(0)
+    set_latency(900)
+    attempt = gentler(setup, setup)
+    with attempt.setup.open() as loader:
+        assert next(iter(loader)).mask.all()
     assert attempt.setup == replace(setup, config=replace(config, deadline_s=300.0))
     assert attempt.note == (
         "Even alone, a read gets no answer within 0.75 s, which ends the run: it was measured with a deadline of 300 s "
@@ -124,12 +121,11 @@ NOTE = "Measured from a full cache, as from the second epoch on."
 
 
 @pytest.fixture
-def far_url(bucket_dataset, gcs):
+def far_url(bucket_dataset, set_latency):
     """A dataset of a file for each image, in a far bucket."""
     url = bucket_dataset("imagefolder")
-    gcs.set_latency(LATENCY_MS)
-    yield url
-    gcs.set_latency(0)
+    set_latency(LATENCY_MS)
+    return url
 
 
 def images_read(gcs) -> int:
@@ -212,7 +208,7 @@ def time_for_two_batches(monkeypatch):
 
 
 def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fills_it(
-    far_url, gcs, tmp_path, time_for_two_batches
+    far_url, set_latency, tmp_path, time_for_two_batches
 ):
     config = replace(CACHED_CONFIG, cache_dir=str(tmp_path / "cache"))
     setup = RunSetup(url=far_url, split="train", config=config)
@@ -229,7 +225,7 @@ def test_a_cache_that_is_not_full_in_time_is_left_out_and_the_next_diagnosis_fil
             f"Measured without the cache, as in the first epoch: in 2 s it got 8 of {total} images. It keeps them; "
             "the next diagnosis continues from there."
         )
-        gcs.set_latency(0)
+        set_latency(0)
         assert with_full_cache(Attempt(setup), loader, asked.append).cache == NOTE
     assert kept < {path.name for path in (tmp_path / "cache").glob("*.piece")}
 

@@ -155,14 +155,11 @@ LATENCY_S = 0.05
 
 
 @pytest.fixture
-def far_rate(sample, far, gcs):
+def far_rate(sample, far, set_latency):
     """Images/s of a rehearsed run that reads two images at a time, of LATENCY_S each."""
     bucket = far("webdataset")
-    gcs.set_latency(LATENCY_S * 1e3)
-    try:
-        return observe(rehearsed(sample, bucket, reads_in_flight=2), FAST, 1.0).images_per_s
-    finally:
-        gcs.set_latency(0)
+    set_latency(LATENCY_S * 1e3)
+    return observe(rehearsed(sample, bucket, reads_in_flight=2), FAST, 1.0).images_per_s
 
 
 def test_a_rehearsed_run_is_as_slow_as_the_buckets_requests(far_rate):

@@ -160,21 +160,18 @@ def measured(stages):
 
 
 def test_a_cache_and_a_nearer_bucket_are_predicted_without_the_far_buckets_latency(
-    bucket_dataset, gcs, tmp_path, rates
+    bucket_dataset, set_latency, tmp_path, rates
 ):
     """Four reads at a time of 200 ms each: 20 images/s as it is, and no limit to what comes out of a cache."""
     rates(fetch=lambda config: config.reads_in_flight / 0.2 if config.cache_dir is None else FAST_RATE, latency_s=0.2)
     config = replace(CONFIG, reads_in_flight=4)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
-    gcs.set_latency(200)
-    try:
-        with setup.open() as loader:
-            stages = opened(setup, loader, tmp_path, seconds=0.1)
-            stages.measure_stages(4 / 0.2)
-            predicted = predict(stages.rates(setup))
-            fixes = {fix.name: fix for fix in find_fixes(stages, found_run(predicted, "fetch"))}
-    finally:
-        gcs.set_latency(0)
+    set_latency(200)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path, seconds=0.1)
+        stages.measure_stages(4 / 0.2)
+        predicted = predict(stages.rates(setup))
+        fixes = {fix.name: fix for fix in find_fixes(stages, found_run(predicted, "fetch"))}
 
     two_batches = 2 * 4 / 0.2  # are under way at once, and come every 200 ms
     kept = human_bytes(loader.dataset.split.num_bytes)
@@ -197,47 +194,41 @@ def test_a_sample_is_planned_as_the_split_and_prepared_within_the_quota(dataset,
         assert stages.available_cores(stages.alone) == 0.25
 
 
-def test_enough_requests_for_the_next_limit_are_offered_in_one_step(bucket_dataset, gcs, tmp_path):
+def test_enough_requests_for_the_next_limit_are_offered_in_one_step(bucket_dataset, set_latency, tmp_path):
     config = replace(CONFIG, reads_in_flight=2)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
-    gcs.set_latency(100)
-    try:
-        with setup.open() as loader:
-            stages = opened(setup, loader, tmp_path, seconds=0.1)
-            stages.measure_stages(0.0)
-            changed = setup.changed(stages.ahead_settings).config
-            usual = 2 * loader.dataset.storage.reads_in_flight
-    finally:
-        gcs.set_latency(0)
+    set_latency(100)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path, seconds=0.1)
+        stages.measure_stages(0.0)
+        changed = setup.changed(stages.ahead_settings).config
+        usual = 2 * loader.dataset.storage.reads_in_flight
 
     assert usual <= changed.reads_in_flight <= MOST_READS
     assert changed.prefetch_batches * changed.rows >= 2 * changed.reads_in_flight
 
 
 def test_more_requests_are_offered_to_a_run_below_what_its_stages_allow_until_it_reaches_that(
-    bucket_dataset, gcs, tmp_path, rates
+    bucket_dataset, set_latency, tmp_path, rates
 ):
     """Decoding is planted as the slowest stage; what is fetched beside it comes more slowly than alone."""
     rates(fetch=lambda config: config.reads_in_flight / 0.02, latency_s=0.02)
     config = replace(CONFIG, reads_in_flight=16, prefetch_batches=4)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=config)
-    gcs.set_latency(20)
-    try:
-        with setup.open() as loader:
-            stages = opened(setup, loader, tmp_path, seconds=0.1)
-            stages.measure_stages(0.0)
-            planted = {"fetch": 500.0, "prepare": 100.0, "transfer": 1e9, "compute": 1e9}
-            stages.alone = {
-                name: StageRate(name=name, images_per_s=rate, cpu_s_per_image=0.0) for name, rate in planted.items()
-            }
-            predicted = predict(stages.rates(setup))
-            offered = {}
-            for share in (0.85, 0.93, 1.0):
-                stages.observed_images_per_s = share * predicted.images_per_s
-                fixes = find_fixes(stages, found_run(predicted, "prepare", stages.observed_images_per_s))
-                offered[share] = {fix.name: fix for fix in fixes if fix.name == "prefetch"}
-    finally:
-        gcs.set_latency(0)
+    set_latency(20)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path, seconds=0.1)
+        stages.measure_stages(0.0)
+        planted = {"fetch": 500.0, "prepare": 100.0, "transfer": 1e9, "compute": 1e9}
+        stages.alone = {
+            name: StageRate(name=name, images_per_s=rate, cpu_s_per_image=0.0) for name, rate in planted.items()
+        }
+        predicted = predict(stages.rates(setup))
+        offered = {}
+        for share in (0.85, 0.93, 1.0):
+            stages.observed_images_per_s = share * predicted.images_per_s
+            fixes = find_fixes(stages, found_run(predicted, "prepare", stages.observed_images_per_s))
+            offered[share] = {fix.name: fix for fix in fixes if fix.name == "prefetch"}
 
     assert predicted.limit == "prepare"
     for share in (0.85, 0.93):
@@ -248,22 +239,19 @@ def test_more_requests_are_offered_to_a_run_below_what_its_stages_allow_until_it
 
 @pytest.mark.parametrize("own_cores", [0.5, 1.0])
 def test_processes_are_offered_where_fetching_keeps_the_interpreter_of_one_busy(
-    bucket_dataset, gcs, tmp_path, rates, own_cores
+    bucket_dataset, set_latency, tmp_path, rates, own_cores
 ):
     rates(latency_s=0.02)
     setup = RunSetup(url=bucket_dataset("imagefolder"), split="train", config=replace(CONFIG, reads_in_flight=16))
-    gcs.set_latency(20)
-    try:
-        with setup.open() as loader:
-            stages = opened(setup, loader, tmp_path, seconds=0.1)
-            stages.measure_stages(20.0)
-            slow = StageRate(name="fetch", images_per_s=20.0, cpu_s_per_image=0.0)
-            stages.alone["fetch"] = slow
-            stages.fetched = replace(stages.fetched, rate=slow, own_cores=own_cores, one_process_images_per_s=20.0)
-            predicted = predict(stages.rates(setup))
-            fixes = {fix.name: fix for fix in find_fixes(stages, found_run(predicted, "fetch"))}
-    finally:
-        gcs.set_latency(0)
+    set_latency(20)
+    with setup.open() as loader:
+        stages = opened(setup, loader, tmp_path, seconds=0.1)
+        stages.measure_stages(20.0)
+        slow = StageRate(name="fetch", images_per_s=20.0, cpu_s_per_image=0.0)
+        stages.alone["fetch"] = slow
+        stages.fetched = replace(stages.fetched, rate=slow, own_cores=own_cores, one_process_images_per_s=20.0)
+        predicted = predict(stages.rates(setup))
+        fixes = {fix.name: fix for fix in find_fixes(stages, found_run(predicted, "fetch"))}
 
     assert predicted.limit == "fetch"
     if own_cores < 1 or available_cores() == 1:
