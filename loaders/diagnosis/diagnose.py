@@ -195,12 +195,10 @@ def _settings(setup: RunSetup, device: Device) -> dict[str, object]:
     return settings | {"transform": None if transform is None else getattr(transform, "__qualname__", repr(transform))}
 
 
-def apply_best(
-    setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0, fill_s: float = fetch_rate.FILL_S
-) -> Diagnosis:
+def apply_best(setup: RunSetup, device: Device, found: Diagnosis, *, seconds: float = 2.0) -> Diagnosis:
     """Run with the best fix that needs neither rebuild nor copy; without such a fix, return the same diagnosis.
 
-    A cache that is not full after `fill_s` seconds is not tried; the verdict says so.
+    A cache that is not full after FILL_S seconds is not tried; the verdict says so.
     """
     # Over a slow link, or with a cache that is too small, the run was measured with settings other than its own.
     borne: Any = {name: found.settings[name] for name in ("reads_in_flight", "deadline_s", "batch_size", "cache_dir")}
@@ -212,7 +210,7 @@ def apply_best(
                 if fix.name == "cache":
                     changed = setup.changed({**fix.settings, "cache_dir": folder})
                     with changed.open() as loader:
-                        lacking = fetch_rate.lacking_after(loader, changed.config, fill_s)
+                        lacking = fetch_rate.lacking_after(loader, changed.config, fetch_rate.FILL_S)
                     if lacking:
                         return replace(found, verdict=f"{found.verdict} The cache was not tried: {lacking}.")
                 rate = observe(changed, device, seconds).images_per_s

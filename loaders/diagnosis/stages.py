@@ -183,11 +183,11 @@ def prepare_rate(sample_url: str, config: LoaderConfig, seconds: float, busy_cor
     return Prepared(found, jitter, transform, used.cores_of_others)
 
 
-def request_latency_s(loader: Loader, tries: int = 3) -> float:
-    """Return the shortest time of some reads of one byte."""
+def request_latency_s(loader: Loader) -> float:
+    """Return the shortest time of three reads of one byte."""
     storage, file = loader.dataset.storage, loader.index.file(0, 0)
     times_s = []
-    for _ in range(tries):
+    for _ in range(3):
         started_s = time.perf_counter()
         try:
             storage.read_range(file, 0, 1)

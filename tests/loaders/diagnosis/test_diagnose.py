@@ -45,7 +45,6 @@ torch = on_use("torch")
 
 SECONDS = 0.6
 SMALL = {"batch_size": 8, "image_size": 32, "threads": 2}
-BYTES_PER_S = 8e6
 CLOSE = 0.25
 """Between predicted and measured, where a run is watched: benchmarks/diagnose.py is stricter."""
 

@@ -23,7 +23,6 @@ from tests.support.gcs_emulator import GCSEmulator
 from tests.support.given_rates import FAST, GivenRates, give_rates
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
-BYTES_PER_S = 4e6
 
 
 def mean_read_bytes(gcs, measure):
@@ -53,10 +52,6 @@ def test_requests_of_all_processes_are_in_flight(bucket_dataset):
 SLOW_CONFIG = LoaderConfig(batch_size=8, image_size=32, threads=2, prefetch_batches=2, deadline_s=0.5)
 PATIENT = replace(SLOW_CONFIG, deadline_s=30.0)
 """For runs whose reads get their answers."""
-READS = 16
-"""Reads that this run has in flight: its batches ahead have no more images."""
-LINK_BYTES_PER_S, TURN_BYTES = 3e6, 75_000
-"""A turn takes 25 ms: with 16 reads each pauses for 0.4 s, with 4 for 0.1 s; a run waits 0.2 s."""
 DEVICE = parse_simulated("simulated:1000")
 
 

@@ -27,8 +27,6 @@ from loaders.loader import open_loader
 from tests.support.virtual_time import batches_every, feed_in_virtual_time
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
-BYTES_PER_S = 4e6
-FAST = parse_simulated("simulated:1e9")
 
 
 def steps_at(ends_s):

@@ -44,7 +44,7 @@ from tests.support.virtual_time import measure_in_virtual_time
 
 CONFIG = LoaderConfig(batch_size=4, image_size=32, threads=2, prefetch_batches=2)
 FAST = parse_simulated("simulated:1e9")
-DISK_BYTES_PER_S, DISK_READS_PER_S = 6e5, 20.0
+DISK_BYTES_PER_S = 6e5
 CLOSE = 0.3
 """Between a prediction and a trial: they read other images, and in a watched run other programs run beside both."""
 
@@ -306,8 +306,8 @@ def test_a_simulated_device_alone_is_no_faster_than_its_name_says(loader):
 def test_the_latency_is_that_of_a_slow_bucket(loader):
     slow = SlowStorage(loader.dataset.storage.root, latency_s=0.02)
     loader.dataset.__dict__["storage"] = slow
-    assert request_latency_s(loader, tries=2) >= 0.02
-    assert len(slow.requests) == 2
+    assert request_latency_s(loader) >= 0.02
+    assert len(slow.requests) == 3
 
 
 class Slow:
