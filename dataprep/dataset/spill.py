@@ -162,9 +162,8 @@ def _parts(
     another column, each with the parts' numbers of its rows."""
     if count == 1:
         batches = [batch for batch, _ in divided]
-        schema = batches[0].schema if batches else rows.schema
         if batches:
-            yield pa.Table.from_batches(batches, schema).combine_chunks()
+            yield pa.Table.from_batches(batches).combine_chunks()
         return
     scratch = ScratchFile(f"{rows.content}, in another order,", rows.num_bytes)
     parts: list[SpilledTable] = []
@@ -178,8 +177,8 @@ def _parts(
             _put(waiting, parts)
             waiting_bytes = 0
     _put(waiting, parts)
-    for index in range(len(parts)):
-        yield parts[index].table()
+    for part in parts:
+        yield part.table()
 
 
 def _divide(batch: pa.RecordBatch, numbers: NDArray[np.int64], waiting: Sequence[list[pa.RecordBatch]]) -> None:

@@ -95,9 +95,7 @@ class LocalStorage:
                 status = self._folders.status(name)
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        if not stat.S_ISREG(status.st_mode):
-            return None
-        return _info(name, status)
+        return _info(name, status) if stat.S_ISREG(status.st_mode) else None
 
     def stats(self, names: Sequence[str]) -> Sequence[base.ObjectInfo | None]:
         """Stat one file after the other."""
@@ -473,12 +471,10 @@ class LocalStorage:
             except (FileNotFoundError, NotADirectoryError):
                 return
         for name, status in sorted(found, key=itemgetter(0)):
-            if status is not None and f"{place}{name}" < first:
-                continue
-            if status is not None:
-                yield _info(f"{place}{name}", status)
-            else:
+            if status is None:
                 yield self._entries(f"{place}{name[:-1]}", (*above, here), first)
+            elif f"{place}{name}" >= first:
+                yield _info(f"{place}{name}", status)
 
     def _measured(self, entry: os.DirEntry[str], place: str) -> Iterator[tuple[str, os.stat_result | None]]:
         """Yield a file's name and status; for a folder its name with a slash, and None; nothing for other entries."""
