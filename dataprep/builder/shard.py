@@ -275,7 +275,7 @@ class WritebackFile:
     def __init__(self, path: Path, written: Callable[[int], None]) -> None:
         self._written = written
         self._file = path.open("r+b")  # buffered: writes everything, even if the disk first accepts only a part
-        self.digests = checksums.HashingWriter(None)
+        self.digests = checksums.HashingWriter()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-write")
         self._syncer = ThreadPoolExecutor(1, thread_name_prefix="dataprep-sync")
         self._pieces: list[bytes] = []
@@ -536,7 +536,7 @@ def _write_images(
     build: OpenBuild, shard: records.ShardPlan, samples: Iterator[records.Sample], rows: IndexRows
 ) -> checksums.HashingWriter:
     """Write every image as its own object, and compute digests over the bytes of all images, in order."""
-    digest = checksums.HashingWriter(None)
+    digest = checksums.HashingWriter()
     images = ImageWriter(build, shard)
 
     def put() -> Iterator[records.Sample]:

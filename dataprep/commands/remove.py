@@ -503,7 +503,7 @@ class _Rewriting:
         in_order = (offsets[1:] >= offsets[:-1] + sizes[:-1]).all()
         if not in_order or not indexes.are_ranges_inside(*places, shard_bytes=entry["bytes"]):
             raise FormatError(f"{where}: the index has different records; run dataprep verify to see what is wrong")
-        spool, read = self._staged.spool_path(name), HashingWriter(None)
+        spool, read = self._staged.spool_path(name), HashingWriter()
         try:
             with (
                 self._storage.open(entry["file"]) as stream,
@@ -538,7 +538,7 @@ class _Rewriting:
     ) -> tuple[HashingWriter, pa.Table]:
         """Return the digests of a group of images without some, and its rows of the index."""
         rows = rows.take(from_numpy(kept_numbers(gone, rows.num_rows)))
-        digests, names = HashingWriter(None), list(finished.image_names(self._manifest, split, rows))
+        digests, names = HashingWriter(), list(finished.image_names(self._manifest, split, rows))
         for image in read_ahead(self._storage.read, names, self._storage.reads_in_flight):
             digests.write(image)
         return digests, rows

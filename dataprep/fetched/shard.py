@@ -362,7 +362,7 @@ def read_shard(
     Each record is made again from its row in the parquet file and its image, and compared. Raises FormatError if the
     parquet file has other rows, or a record differs.
     """
-    schema, digests, index = options.schema, HashingWriter(None), IndexRows(split_index)
+    schema, digests, index = options.schema, HashingWriter(), IndexRows(split_index)
 
     def read(num_bytes: int) -> bytes:
         data = stream.read(max(0, num_bytes))

@@ -470,6 +470,6 @@ def _nameless(path: Path) -> BinaryIO:
 
 
 def _entry(name: str, data: bytes) -> SidecarEntry:
-    digests = HashingWriter(None)
+    digests = HashingWriter()
     digests.write(data)
     return {"file": name, "bytes": len(data), "sha256": digests.sha256, "crc32c": digests.crc32c}

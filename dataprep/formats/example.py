@@ -119,10 +119,10 @@ def fields(read: Read, start: int, stop: int) -> Iterator[Field]:
         position = end
 
 
-def fields_numbered(read: Read, start: int, stop: int, number: int) -> Iterator[Field]:
-    """Walk the fields of one number, each of which must be length-delimited. Raises FormatError."""
+def first_fields(read: Read, start: int, stop: int) -> Iterator[Field]:
+    """Walk the fields of number 1, each of which must be length-delimited. Raises FormatError."""
     for field in fields(read, start, stop):
-        if field.number == number:
+        if field.number == 1:
             if not field.has_length:
                 raise FormatError(f"at byte {field.start:,}: not a tf.train.Example, another type of field")
             yield field
@@ -193,8 +193,8 @@ def features_of(read: Read, start: int, stop: int) -> dict[str, Feature]:
     """Find the features of an Example at [start, stop), in their order. Raises FormatError if the bytes are not such a
     message; the text begins with the offset."""
     found: dict[str, Feature] = {}
-    for features in fields_numbered(read, start, stop, 1):
-        for entry in fields_numbered(read, features.start, features.stop, 1):
+    for features in first_fields(read, start, stop):
+        for entry in first_fields(read, features.start, features.stop):
             name, feature = "", Feature(0, entry.stop, entry.stop)
             for field in fields(read, entry.start, entry.stop):
                 if field.number == 1 and field.has_length:
@@ -211,7 +211,7 @@ def features_of(read: Read, start: int, stop: int) -> dict[str, Feature]:
 
 def byte_ranges(read: Read, feature: Feature) -> list[tuple[int, int]]:
     """Return [start, stop) of each value of a feature of BYTES. Raises FormatError."""
-    return [(field.start, field.stop) for field in fields_numbered(read, feature.start, feature.stop, 1)]
+    return [(field.start, field.stop) for field in first_fields(read, feature.start, feature.stop)]
 
 
 def is_single(read: Read, feature: Feature) -> bool:

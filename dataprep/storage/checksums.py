@@ -58,21 +58,18 @@ def crc32c_of_stream(stream: BinaryIO | io.FileIO) -> str:
 
 
 class HashingWriter:
-    """A stream that counts and digests bytes and passes them on to another stream."""
+    """A stream that only counts and digests the bytes that are written to it."""
 
-    def __init__(self, stream: BinaryIO | None) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._sha256 = hashlib.sha256()
         self._crc32c = 0
         self.num_bytes = 0
 
     def write(self, data: Any) -> int:
-        """Pass on bytes, or an object with the buffer protocol, of any size."""
+        """Take bytes, or an object with the buffer protocol, of any size."""
         self._sha256.update(data)
         self._crc32c = crc32c_of(data, self._crc32c)
         self.num_bytes += len(data)
-        if self._stream is not None:
-            self._stream.write(data)
         return len(data)
 
     @property
@@ -86,7 +83,7 @@ class HashingWriter:
 
 def digests_of(stream: BinaryIO) -> HashingWriter:
     """Count and digest the rest of a stream, in bounded memory."""
-    digests = HashingWriter(None)
+    digests = HashingWriter()
     while block := stream.read(BLOCK_BYTES):
         digests.write(block)
     return digests

@@ -176,9 +176,9 @@ def read_columns(storage: Storage, name: str, columns: Sequence[str] | None = No
         ) from error
 
 
-def table_in(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read the bytes of a small parquet file, or some of its columns. Raises what pyarrow raises for damaged ones."""
-    return pq.ParquetFile(pa.BufferReader(data)).read(columns=columns, use_threads=False)
+def table_in(data: bytes) -> pa.Table:
+    """Read the bytes of a small parquet file. Raises what pyarrow raises for damaged ones."""
+    return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
 
 
 def footer_metadata(storage: Storage, info: ObjectInfo, max_bytes: int) -> Mapping[bytes, bytes]:

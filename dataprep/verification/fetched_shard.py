@@ -54,7 +54,7 @@ def check_fetched_shard(shard: CheckedShard, result: ShardResult) -> None:
         found = f"{info.num_bytes:,} bytes" if info else "no such file"
         findings.add("size" if info else "missing", entry["file"], f"{found}, expected {entry['bytes']:,} bytes")
         return
-    digest = HashingWriter(None)
+    digest = HashingWriter()
     with storage.open(entry["file"]) as stream:
         if table is not None and shard.rows is not None:
             _check_records(DigestingReader(stream, digest), shard, shard.rows, table, schema, result)

@@ -151,7 +151,7 @@ def check_shard_file(shard: CheckedShard, result: ShardResult) -> None:
         result.findings.add("size", where, f"{info.num_bytes:,} bytes, expected {entry['bytes']:,}")
     elif _is_as_built(shard, result):
         return
-    digest = HashingWriter(None)
+    digest = HashingWriter()
     with storage.open(where) as stream:
         read = FORMATS[shard.manifest.format].read_shard
         reader = cast(BinaryIO, DigestingReader(stream, digest))
@@ -177,7 +177,7 @@ def _is_as_built(shard: CheckedShard, result: ShardResult) -> bool:
     entry, manifest, rows = shard.entry, shard.manifest, shard.rows
     if rows is None or shard.deep or manifest.features:
         return False
-    digest, at = HashingWriter(None), 0
+    digest, at = HashingWriter(), 0
     with shard.storage.open(entry["file"]) as stream:
         reader = DigestingReader(stream, digest)
         writer = FORMATS[manifest.format].open_writer(stream, has_classes=bool(manifest.classes))
@@ -265,7 +265,7 @@ def check_folder_shard(shard: CheckedShard, result: ShardResult) -> None:
         return
     storage, manifest, entry, rows = shard.storage, shard.manifest, shard.entry, shard.rows
     named = list(_named(shard, rows, result))
-    digest = HashingWriter(None)
+    digest = HashingWriter()
     sizes = np.asarray([row.image_bytes for row, _ in named], np.int64)
     for at, ((row, name), data) in enumerate(zip(named, _read_ahead(storage, named), strict=True)):
         if isinstance(data, tuple):

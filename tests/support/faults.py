@@ -154,7 +154,7 @@ class Damaged:
         self.write_document(document)
 
     def _sign(self, entry: dict[str, Any]) -> None:
-        digest = HashingWriter(None)
+        digest = HashingWriter()
         digest.write((self.root / entry["file"]).read_bytes())
         entry |= {"bytes": digest.num_bytes, "sha256": digest.sha256}
         if "crc32c" in entry:

@@ -216,7 +216,7 @@ DATA = bytes(range(200)) * 3
 
 @pytest.fixture
 def digest():
-    written = HashingWriter(None)
+    written = HashingWriter()
     written.write(DATA)
     return digest_of(written)
 

@@ -108,7 +108,7 @@ ROWS = table_of([()] * len(index_schema()), index_schema())
 
 
 def digested(data: bytes) -> HashingWriter:
-    found = HashingWriter(None)
+    found = HashingWriter()
     found.write(data)
     return found
 

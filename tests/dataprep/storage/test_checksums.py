@@ -40,17 +40,12 @@ def test_messages_show_hexadecimal_digits_whatever_the_notation():
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_pieces_have_the_digests_of_the_whole(pieces: list[bytes]):
     whole = b"".join(pieces)
-    value, written = 0, io.BytesIO()
-    writer = HashingWriter(written)
+    value, writer = 0, HashingWriter()
     for piece in pieces:
         value = crc32c_of(piece, value)
         assert writer.write(piece) == len(piece)
     assert crc32c_text(value) == crc32c_of_bytes(whole) == writer.crc32c
-    assert (writer.sha256, writer.num_bytes, written.getvalue()) == (
-        hashlib.sha256(whole).hexdigest(),
-        len(whole),
-        whole,
-    )
+    assert (writer.sha256, writer.num_bytes) == (hashlib.sha256(whole).hexdigest(), len(whole))
 
 
 @pytest.mark.parametrize("num_bytes", [0, 1, BLOCK_BYTES, BLOCK_BYTES + 1])

@@ -149,4 +149,3 @@ def test_absent_and_damaged_files_and_columns_are_named(stored):
 
 def test_bytes_of_a_small_file_are_read(stored):
     assert table_in(stored.read("t.parquet")).equals(TABLE)
-    assert table_in(stored.read("t.parquet"), ("size",)).equals(TABLE.select(["size"]))
