@@ -38,7 +38,7 @@ from dataprep.builder.recipe import BuildJob, Engine, ShardMaker
 from dataprep.column_functions import Columns, Function, Samples, conformed, decoded, type_of
 from dataprep.dataset import column_files as files
 from dataprep.dataset.adopted import LINKS, check_named, links_of, open_data
-from dataprep.dataset.column_files import Column, ColumnShard, ColumnType, OpenedColumn
+from dataprep.dataset.column_files import Column, ColumnShard, ColumnType
 from dataprep.dataset.columns import from_numpy, numbers_or_zero, strings
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.index import open_index
@@ -153,7 +153,9 @@ class _Worker:
         self._shards = _shards(self._manifest)
         self._data = LINKS[job.links](job.source_url)
         self._existing = Existing(self._manifest, storage, self._data)
-        self._columns = _other_columns(storage, self._manifest, self._takes.fields)
+        names = self._takes.fields
+        known = files.column_names(storage) if names else ()
+        self._columns = {name: files.read_column(storage, self._manifest, name) for name in names if name in known}
         self._stored: dict[str, Callable[[int, pa.Table], Sequence[Mapping[str, object]]]] = {}
         self._kind = self._takes.returns
         self._function = job.function.load()
@@ -459,11 +461,6 @@ def _check_fields(storage: Storage, manifest: Manifest, names: Sequence[str]) ->
     for name in names if manifest.features else ():
         if name not in known:
             raise UsageError(f"{storage.url}: no field {quoted(name)}{there_are(name, known)}")
-
-
-def _other_columns(storage: Storage, manifest: Manifest, names: Sequence[str]) -> Mapping[str, OpenedColumn]:
-    known = set(files.column_names(storage)) if names else ()
-    return {name: files.read_column(storage, manifest, name) for name in names if name in known}
 
 
 def _folder(column: str) -> str:

@@ -88,17 +88,13 @@ class ParquetTable:
         with self._readable():
             self._file = open_parquet(storage, name) if source is None else ParquetFile(pq.ParquetFile(source))
             found = self._file.schema_arrow.remove_metadata()
-            self._refuse_bomb(storage, name, max_rows)
+            info, rows = storage.stat(name), self._file.metadata.num_rows
+            if info is not None and rows > (info.num_bytes if max_rows is None else max_rows):
+                raise ValueError(f"{rows:,} rows in {info.num_bytes:,} bytes")
         if not any(found.equals(schema) for schema in schemas):
             columns = ", ".join(f"{field.name} {field.type}" for field in found)[:200]
             raise FormatError(f"{self._url}: columns {columns}; expected {', '.join(schemas[0].names)}; build it again")
         self.columns: tuple[str, ...] = tuple(found.names)
-
-    def _refuse_bomb(self, storage: Storage, name: str, max_rows: int | None) -> None:
-        """Raise ValueError if the file claims more rows than there can be."""
-        info, rows = storage.stat(name), self._file.metadata.num_rows
-        if info is not None and rows > (info.num_bytes if max_rows is None else max_rows):
-            raise ValueError(f"{rows:,} rows in {info.num_bytes:,} bytes")
 
     @property
     def group_rows(self) -> list[int]:

@@ -84,8 +84,11 @@ def numbered(shards: Iterable[tuple[str, int]]) -> tuple[str, list[int]]:
     lengths: dict[int, int] = {}
     names = []
     for name, length in shards:
+        match = SHARD.fullmatch(name)
+        if match is None or not name.endswith(".tfrecord"):
+            raise FormatError(f"{name}, expected names such as 00000.tfrecord")
         names.append(name)
-        lengths[_number(name)] = length
+        lengths[int(match[2])] = length
     last = max(lengths)
     if last >= MAX_SHARDS:
         raise FormatError(f"shard number {last:,}, expected less than {MAX_SHARDS:,}")
@@ -103,10 +106,3 @@ def numbered(shards: Iterable[tuple[str, int]]) -> tuple[str, list[int]]:
 def escaped(text: str) -> str:
     """Double the braces of a text, because a template takes single ones as placeholders."""
     return text.replace("{", "{{").replace("}", "}}")
-
-
-def _number(name: str) -> int:
-    match = SHARD.fullmatch(name)
-    if match is None or not name.endswith(".tfrecord"):
-        raise FormatError(f"{name}, expected names such as 00000.tfrecord")
-    return int(match[2])

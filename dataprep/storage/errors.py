@@ -143,7 +143,8 @@ def _full(path: Path) -> str:
             status = os.statvfs(folder)
         except OSError:
             continue
-        disk = _mount_point(folder)
+        resolved = Path(os.path.realpath(folder))
+        disk = next(parent for parent in (resolved, *resolved.parents) if os.path.ismount(parent))
         free_bytes = status.f_bavail * status.f_frsize
         # A file system that makes inodes on demand reports 0 of 0 inodes, or as few as it has bytes.
         if status.f_favail < FEW_INODES and status.f_favail * status.f_blocks < status.f_bavail * status.f_files:
@@ -153,9 +154,3 @@ def _full(path: Path) -> str:
             )
         return f"no space left on device ({free_bytes:,} bytes free in {disk}); free some space and {GO_ON}"
     return f"no space left on device; free some space and {GO_ON}"
-
-
-def _mount_point(folder: Path) -> Path:
-    """Return the mount point of an existing folder or file."""
-    resolved = Path(os.path.realpath(folder))
-    return next(parent for parent in (resolved, *resolved.parents) if os.path.ismount(parent))

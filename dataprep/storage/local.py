@@ -466,7 +466,8 @@ class LocalStorage:
                     return
                 with self._listed(folder) as entries:
                     for entry in sorted(entries, key=attrgetter("name")):
-                        if not first or not _is_before(f"{place}{entry.name}/", first):  # it may hold later names
+                        inside = f"{place}{entry.name}/"
+                        if inside >= first[: len(inside)]:  # else all names in this folder come before the first
                             found += self._measured(entry, place)
             except (FileNotFoundError, NotADirectoryError):
                 return
@@ -505,11 +506,6 @@ def _pread(path: str, descriptor: int, size: int, offset: int, num_bytes: int) -
         data += more
     beat()
     return data
-
-
-def _is_before(folder: str, first: str) -> bool:
-    """Return whether all names in a folder, given with its slash, come before `first`."""
-    return folder < first[: len(folder)]
 
 
 def _info(name: str, status: os.stat_result) -> base.ObjectInfo:
