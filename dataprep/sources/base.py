@@ -406,9 +406,7 @@ class OwnData:
 
     def document(self) -> dict[str, object]:
         """Return the fields as JSON values; rarely used fields are left out if they are not given."""
-        rare = ("image_column", "key_from", "text_files", "join_classes")
-        absent = {name for name in rare if getattr(self, name) in (None, (), False)}
-        return {name: value for name, value in asdict(self).items() if name not in absent}
+        return _document(self, "image_column", "key_from", "text_files", "join_classes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -435,8 +433,7 @@ class Conversion:
 
     def document(self) -> dict[str, object]:
         """Return the fields as JSON values; `all_fields`, `view` and `columns` only if they are set."""
-        rare = ("all_fields", "view", "columns")
-        return {name: value for name, value in asdict(self).items() if name not in rare or value}
+        return _document(self, "all_fields", "view", "columns")
 
     @property
     def is_shuffled(self) -> bool:
@@ -510,6 +507,10 @@ CONVERTED = Converted(
     name="converted",
     description="A dataset that dataprep converted from another one, with the same keys, labels and annotations.",
 )
+
+
+def _document(settings: OwnData | Conversion, *rare: str) -> dict[str, object]:
+    return {name: value for name, value in asdict(settings).items() if value or name not in rare}
 
 
 def split_fault(split: str) -> str:

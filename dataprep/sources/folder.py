@@ -11,13 +11,13 @@ captions. Text files are hostile input: their size is bounded, and their bytes m
 from __future__ import annotations
 
 import re
-from bisect import insort
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -232,11 +232,10 @@ class _Row(NamedTuple):
     values: bytes
     """Values as encoded by `Columns.add`."""
 
-    @property
-    def shown(self) -> str:
-        return shown(self.path.decode("utf-8", "surrogateescape"))
 
-
+_OddRow: TypeAlias = tuple[int, str, str, bool]
+"""Number of a row without its own image, file and row, path, and whether another row has the image."""
+_ODD_ROWS = Codec(msgspec.msgpack.encode, msgspec.msgpack.Decoder(_OddRow).decode, "the metadata")
 _ROWS = Codec(msgspec.msgpack.encode, msgspec.msgpack.Decoder(_Row).decode, "the metadata")
 
 
@@ -379,19 +378,24 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
             )
         before = self._problems.count
         rows, are_all = self._rows(tree)
-        self._without_row, self._odd_rows = own_pictures.Examples(), _OddRows()
+        self._without_row, self._odd_rows = own_pictures.Examples(), SpilledItems(_ODD_ROWS)
         pictures = self._collected(
             self._joined(tree.images.in_order(trees.path_bytes), rows.in_order(attrgetter("path")))
         )
-        if self._odd_rows.count and self._odd_rows.count == len(rows):
-            first = self._odd_rows.first
+        odd = nsmallest(keys.SHOWN_PROBLEMS, self._odd_rows)
+        if odd and len(self._odd_rows) == len(rows):
+            _, where, path, _ = odd[0]
             self._problems.note(
-                f"{first.where}: {first.shown} does not exist, nor does the picture of any other row; expected paths "
-                f"relative to the metadata file, such as those of the pictures here: {self._without_row}"
+                f"{where}: {path} does not exist, nor does the picture of any other row; expected paths relative to "
+                f"the metadata file, such as those of the pictures here: {self._without_row}"
             )
         else:
-            self._odd_rows.refuse(self._problems)
-        if self._without_row.count and are_all and self._odd_rows.count < len(rows):
+            for _, where, path, is_second in odd:
+                what = f"{path} does not exist; expected an image for every row: remove the row, or put the file back"
+                what = f"a second row for {path}; remove one" if is_second else what
+                self._problems.note(f"{where}: {what}")
+            self._problems.count += len(self._odd_rows) - len(odd)
+        if self._without_row.count and are_all and len(self._odd_rows) < len(rows):
             files = ", ".join(file.url for file in tree.metadata[: own_pictures.SHOWN_EXAMPLES])
             self._problems.note(
                 f"{files}: no row for {self._without_row.count:,} of {len(tree.images):,} images: "
@@ -429,7 +433,8 @@ class _FolderReader(own_pictures.PictureReader[_Picture]):
         for image in chain(images, [None]):
             path = None if image is None else trees.path_bytes(image)
             while row is not None and (path is None or row.path < path):
-                self._odd_rows.add(row, is_second=row.path == taken)
+                path_shown = shown(row.path.decode("utf-8", "surrogateescape"))
+                self._odd_rows.append((row.number, row.where, path_shown, row.path == taken))
                 row = next(waiting, None)
             if image is None:
                 return
@@ -602,28 +607,3 @@ def _is_split(top: str) -> bool:
 def _folder_of(picture: _Picture) -> str:
     """Return the class folder of a picture; empty if it is not directly in one."""
     return picture.inner[0] if len(picture.inner) == 2 else ""
-
-
-class _OddRows:
-    """Counts rows without their own image, and keeps the rows with the lowest numbers."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first: list[tuple[int, _Row, str]] = []
-
-    @property
-    def first(self) -> _Row:
-        return self._first[0][1]
-
-    def add(self, row: _Row, *, is_second: bool) -> None:
-        self.count += 1
-        if len(self._first) < keys.SHOWN_PROBLEMS or row.number < self._first[-1][0]:
-            what = f"{row.shown} does not exist; expected an image for every row: remove the row, or put the file back"
-            what = f"a second row for {row.shown}; remove one" if is_second else what
-            insort(self._first, (row.number, row, f"{row.where}: {what}"))
-            del self._first[keys.SHOWN_PROBLEMS :]
-
-    def refuse(self, problems: keys.Problems) -> None:
-        for _, _, text in self._first:
-            problems.note(text)
-        problems.count += self.count - len(self._first)

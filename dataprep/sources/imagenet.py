@@ -96,10 +96,10 @@ class ImageNet(base.Dataset):
     def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
         classes = wanted.classes if wanted.allow_partial else published_classes()
         if wanted.split == "train":
-            return TrainFinder(root, classes, wanted.progress).enumeration()
+            return _Finder(root, "train", classes, wanted.progress).train()
         if classes is None:
             classes = self.classes(root, allow_partial=True)
-        return _ValFinder(root, classes, wanted.progress).enumeration()
+        return _Finder(root, "val", classes, wanted.progress).val()
 
 
 IMAGENET = ImageNet(
@@ -162,7 +162,7 @@ class HubImageNet(ImageNet):
         split, known = wanted.split, wanted.classes if wanted.allow_partial else None
         if known is None:
             known = self.classes(root, allow_partial=wanted.allow_partial)
-        finder = (TrainFinder if split == "train" else _ValFinder)(root, known, wanted.progress)
+        finder = _Finder(root, split, known, wanted.progress)
         if not self.tables.get(split):
             raise finder.absent(f"parquet files with {split} in their names")
         expected = None if wanted.allow_partial else known
@@ -176,17 +176,12 @@ class HubImageNet(ImageNet):
         return replace(finder.enumeration_found(), is_checked=True)
 
 
-class Finder:
+class _Finder:
     """Collects one split; any class but `classes` is refused immediately, unless they are None."""
 
-    dataset = "imagenet"
-    split = ""
-
-    def __init__(self, root: Storage, classes: tuple[str, ...] | None, progress: Progress | None) -> None:
-        self.root = root
-        self.progress = progress
-        self.found = base.RefCollector(root, self.split)
-        self.classes = classes
+    def __init__(self, root: Storage, split: str, classes: tuple[str, ...] | None, progress: Progress | None) -> None:
+        self.root, self.split, self.classes, self.progress = root, split, classes, progress
+        self.found = base.RefCollector(root, split)
         self._labels = {wnid: label for label, wnid in enumerate(classes or ())}
 
     def label(self, wnid: str, where: str) -> int:
@@ -210,19 +205,13 @@ class Finder:
             self.found.refs = self.found.refs.relabelled([ranks[wnid] for wnid in met])
         return self.found.enumeration(classes)
 
-    def absent(self, expected: str) -> SourceError:
+    def absent(self, expected: str, dataset: str = "imagenet") -> SourceError:
         return SourceError(
-            f"{self.root.url}: {self.dataset} {self.split}: not found: expected {expected}; check `source`, or build "
+            f"{self.root.url}: {dataset} {self.split}: not found: expected {expected}; check `source`, or build "
             f"pictures of your own with: {_own_command(self.root)}"
         )
 
-
-class TrainFinder(Finder):
-    """Collects images that are in class tars, inside a tar or in a folder, or in class folders."""
-
-    split = "train"
-
-    def enumeration(self) -> Enumeration:
+    def train(self) -> Enumeration:
         """List all images of the train tar or folder."""
         info = self.root.stat(TRAIN_TAR)
         if info is not None:
@@ -282,6 +271,65 @@ class TrainFinder(Finder):
                 )
             self.found.add_file(folder, file, file.parts, self.label(file.parts[0], self.root.url_of(folder)))
 
+    def val(self) -> Enumeration:
+        """List all images of the val tar or folder."""
+        info = self.root.stat(VAL_TAR)
+        if info is not None:
+            tar_labels = self._read_labels()
+            for reader, parts, member in self.found.images_in_archive(info, self.progress):
+                label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
+                self.found.add(parts[-1:], VAL_TAR, member, label)
+            return self.enumeration_found()
+        folder, files = _split_folder(self.root, "val")
+        if not len(files):
+            raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
+        labels: ValLabels | None = None
+        for file in self.found.images_in_folder(folder, files):
+            where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
+            if len(file.parts) == 2:
+                label = self.label(file.parts[0], where)
+            else:
+                labels = labels or self._read_labels()
+                label = self._label_of(labels, file.parts[0], where)
+            self.found.add_file(folder, file, file.parts[-1:], label)
+        return self.enumeration_found()
+
+    def _read_labels(self) -> ValLabels:
+        labels = read_val_labels(self.root)
+        if labels is None:
+            above, url = "", self.root.url.rstrip("/")
+            if (top := url.removesuffix(f"/{KAGGLE_IMAGES[:-1]}")) != url:
+                top = top.removesuffix("/ILSVRC")
+                above = f"; if {KAGGLE_CSV} or {BOXES} are above, name the folder of all: `source` {shell_words(top)}"
+            raise SourceError(
+                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} next to the "
+                f"images, {BOXES}/ as Kaggle has it, or images in folders val/<wnid>/{above}"
+            )
+        self.found.sources.append(SourceFile(labels.archive, labels.num_bytes))
+        return labels
+
+    def _label_of(self, labels: ValLabels, file_name: str, where: str) -> int:
+        wnid = labels.wnids.get(file_name.rpartition(".")[0])
+        if wnid is None:
+            what = f"no label in {labels.archive}; expected a name such as ILSVRC2012_val_00000001.JPEG"
+            raise SourceError(f"{where}: {what}")
+        return self.label(wnid, where)
+
+    def of_any_release(self) -> tuple[str, Enumeration]:
+        """Return the name of the release (empty if file names do not show it) and its images."""
+        for release in RELEASES:
+            for suffix in (".tar", ".tar.gz"):
+                info = self.root.stat(release + suffix)
+                if info is not None:
+                    _refuse_gzip(self.root, info)
+                    return release, self.in_tar(info)
+        for folder in _FOLDERS:
+            files = folder_files(self.root, folder, depth=2) if folder else _files_in_root(self.root)
+            if classes_in_folder(files):
+                last = folder or self.root.url.rstrip("/").rpartition("/")[2]
+                return last if last in RELEASES else "", self.in_folder(folder, files)
+        raise self.absent("winter21_whole.tar, fall11_whole.tar, or a folder of <wnid>.tar or <wnid>/", "imagenet-21k")
+
 
 def classes_in_folder(files: Iterable[FolderFile]) -> tuple[str, ...]:
     """Return the WNIDs of class folders and of class tars."""
@@ -308,7 +356,7 @@ class ImageNet21k(base.Dataset):
         return self._find(root, base.SplitRequest(split="train", allow_partial=True)).classes
 
     def _find(self, root: Storage, wanted: base.SplitRequest) -> Enumeration:
-        release, found = _Finder(root, None, wanted.progress).of_any_release()
+        release, found = _Finder(root, "train", None, wanted.progress).of_any_release()
         expected = {release: RELEASES[release]} if release else RELEASES
         counts = Release(len(found.refs), len(found.classes))
         if not wanted.allow_partial and counts not in expected.values():
@@ -439,54 +487,6 @@ class _HubImages:
             )
 
 
-class _ValFinder(Finder):
-    split = "val"
-
-    def enumeration(self) -> Enumeration:
-        """List all images of the val tar or folder."""
-        info = self.root.stat(VAL_TAR)
-        if info is not None:
-            tar_labels = self._read_labels()
-            for reader, parts, member in self.found.images_in_archive(info, self.progress):
-                label = self._label_of(tar_labels, parts[-1], f"{reader.archive}: {shown(member.name)}")
-                self.found.add(parts[-1:], VAL_TAR, member, label)
-            return self.enumeration_found()
-        folder, files = _split_folder(self.root, "val")
-        if not len(files):
-            raise self.absent(f"{VAL_TAR}, val/ or val/<wnid>/")
-        labels: ValLabels | None = None
-        for file in self.found.images_in_folder(folder, files):
-            where = f"{self.root.url_of(folder)}: {shown('/'.join(file.parts))}"
-            if len(file.parts) == 2:
-                label = self.label(file.parts[0], where)
-            else:
-                labels = labels or self._read_labels()
-                label = self._label_of(labels, file.parts[0], where)
-            self.found.add_file(folder, file, file.parts[-1:], label)
-        return self.enumeration_found()
-
-    def _read_labels(self) -> ValLabels:
-        labels = read_val_labels(self.root)
-        if labels is None:
-            above, url = "", self.root.url.rstrip("/")
-            if (top := url.removesuffix(f"/{KAGGLE_IMAGES[:-1]}")) != url:
-                top = top.removesuffix("/ILSVRC")
-                above = f"; if {KAGGLE_CSV} or {BOXES} are above, name the folder of all: `source` {shell_words(top)}"
-            raise SourceError(
-                f"{self.root.url}: imagenet val: no labels: expected {DEVKIT}, {BBOX} or {KAGGLE_CSV} next to the "
-                f"images, {BOXES}/ as Kaggle has it, or images in folders val/<wnid>/{above}"
-            )
-        self.found.sources.append(SourceFile(labels.archive, labels.num_bytes))
-        return labels
-
-    def _label_of(self, labels: ValLabels, file_name: str, where: str) -> int:
-        wnid = labels.wnids.get(file_name.rpartition(".")[0])
-        if wnid is None:
-            what = f"no label in {labels.archive}; expected a name such as ILSVRC2012_val_00000001.JPEG"
-            raise SourceError(f"{where}: {what}")
-        return self.label(wnid, where)
-
-
 def _split_folder(root: Storage, split: str) -> tuple[str, SpilledItems[FolderFile]]:
     """Return the folder of a split with its files, in the source or in Kaggle's folders."""
     for folder in (split, *(f"{above}{KAGGLE_IMAGES}{split}" for above in KAGGLE_FOLDERS)):
@@ -518,25 +518,6 @@ def _class_tars(reader: ArchiveReader) -> Iterator[tuple[str, Member]]:
 
 def _is_lone_tar(file: FolderFile) -> bool:
     return len(file.parts) == 1 and file.parts[0].endswith(".tar")
-
-
-class _Finder(TrainFinder):
-    dataset = "imagenet-21k"
-
-    def of_any_release(self) -> tuple[str, Enumeration]:
-        """Return the name of the release (empty if file names do not show it) and its images."""
-        for release in RELEASES:
-            for suffix in (".tar", ".tar.gz"):
-                info = self.root.stat(release + suffix)
-                if info is not None:
-                    _refuse_gzip(self.root, info)
-                    return release, self.in_tar(info)
-        for folder in _FOLDERS:
-            files = folder_files(self.root, folder, depth=2) if folder else _files_in_root(self.root)
-            if classes_in_folder(files):
-                last = folder or self.root.url.rstrip("/").rpartition("/")[2]
-                return last if last in RELEASES else "", self.in_folder(folder, files)
-        raise self.absent("winter21_whole.tar, fall11_whole.tar, or a folder of <wnid>.tar or <wnid>/")
 
 
 def _files_in_root(root: Storage) -> SpilledItems[FolderFile]:
