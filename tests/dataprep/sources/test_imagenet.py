@@ -137,13 +137,6 @@ def test_originals_are_read_once_for_classes_and_images(tmp_path, monkeypatch):
     assert opened == []
 
 
-@pytest.mark.parametrize("put", [put_train_folders, put_class_tars])
-def test_unpacked_train_images_have_the_labels_of_their_folders(storage, put):
-    put(storage)
-    assert sorted(found(storage, "train")) == sorted(TRAIN_FOUND)
-    assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
-
-
 def test_folders_are_sorted_by_bytes_and_class_tars_by_class(tmp_path):
     for put, name in ((put_train_folders, "a"), (put_class_tars, "b")):
         put(open_storage(str(tmp_path / name)))
@@ -178,6 +171,7 @@ def put_kaggle(folder):
 def test_what_kaggle_has_gives_train_and_val_with_labels(tmp_path, source, labels):
     storage = open_storage(str(put_kaggle(tmp_path) / source))
     assert sorted(found(storage, "train")) == sorted(TRAIN_FOUND)
+    assert IMAGENET.classes(storage, allow_partial=True) == CLASSES
     assert found(storage, "val") == VAL_FOUND
     sources = IMAGENET.enumerate(storage, "val", allow_partial=True).sources
     assert sources[0].name == labels
@@ -297,11 +291,7 @@ def test_fake_imagenet_has_the_images_asked_for_and_1000_classes(root):
     assert (train[1500].key, train[1500].label) == (f"{published_classes()[500]}/{published_classes()[500]}_1", 500)
     assert val[-1].key == "ILSVRC2012_val_00000097"
     assert dataset.classes(root, allow_partial=False) == published_classes()
-
-
-def test_fake_imagenet_has_the_size_of_imagenet_when_asked():
-    facts = FAKE.with_images(1_281_167).facts
-    assert (facts["train"].samples, facts["val"].samples) == (1_281_167, 50_000)
+    assert FAKE.with_images(1_281_167).facts["val"].samples == 50_000
 
 
 def test_images_are_valid_and_differ_between_classes(root):
@@ -387,21 +377,16 @@ def test_counts_are_those_of_the_release_that_the_name_says(tmp_path, monkeypatc
     assert len(found_21k(storage, allow_partial=False)[1]) == COMPLETE.images
 
 
-def test_class_tars_in_a_folder_of_any_name_may_be_of_either_release(tmp_path, monkeypatch):
-    storage = open_storage(str(tmp_path))
-    put_class_tars(storage, "")
+def test_class_tars_are_of_the_release_that_their_folder_says_or_of_either(tmp_path, monkeypatch):
+    anywhere, named = open_storage(str(tmp_path / "any")), open_storage(str(tmp_path / "winter21_whole"))
+    for storage in (anywhere, named):
+        put_class_tars(storage, "")
     with pytest.raises(SourceError, match=r"19,167 classes \(winter21_whole\) or 14,197,122 images of 21,841 classes"):
-        found_21k(storage, allow_partial=False)
+        found_21k(anywhere, allow_partial=False)
     monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", COMPLETE)
-    assert len(found_21k(storage, allow_partial=False)[1]) == COMPLETE.images
-
-
-def test_class_tars_in_a_folder_called_after_a_release_are_of_it(tmp_path, monkeypatch):
-    storage = open_storage(str(tmp_path / "winter21_whole"))
-    put_class_tars(storage, "")
-    monkeypatch.setitem(imagenet.RELEASES, "fall11_whole", COMPLETE)
+    assert len(found_21k(anywhere, allow_partial=False)[1]) == COMPLETE.images
     with pytest.raises(SourceError, match=r"expected 13,153,500 images of 19,167 classes \(winter21_whole\): download"):
-        found_21k(storage, allow_partial=False)
+        found_21k(named, allow_partial=False)
 
 
 def test_a_compressed_archive_is_refused_with_the_command_that_helps(tmp_path):

@@ -299,10 +299,3 @@ def test_all_columns_that_only_some_tables_have_are_named(tmp_path):
     told = "\n".join(lines)
     assert "2 problems" in told and "x (str), y (str), z (str) are only in one" in told
     assert "y (str) is only in one" in told
-
-
-def test_all_pairs_of_one_key_are_refused_together(tmp_path):
-    files = {f"{number}.{suffix}": picture(number) for number in range(2) for suffix in ("jpg", "png")}
-    lines = problems_of("folder", write_files(tmp_path / "in", files))
-    told = "\n".join(lines)
-    assert "2 problems" in told and "have the key 0" in told and "have the key 1" in told
