@@ -14,7 +14,7 @@ from dataprep.storage import open_storage
 from loaders.dataset import open_dataset
 from tests.support.adoption import adopt_here, image_of
 from tests.support.converting import content, converted
-from tests.support.own_data import Notes, build_own, class_folders
+from tests.support.own_data import Notes, build_own, class_folders, write_files
 from tests.support.raw_tar import tar_of
 from tests.support.shared import made_once, shared_folder
 
@@ -111,12 +111,16 @@ def test_an_index_without_checksums_is_accepted_only_where_data_are_adopted(tmp_
     assert len(content(tmp_path / "out")["splits"]["train"][1]) == 14
 
 
+def adopted(folder, members, **how):
+    write_files(folder, {"train-0.tar": tar_of(members)})
+    adopt_here(folder, **how)
+    return folder
+
+
 def test_images_that_would_be_one_file_of_an_image_folder_are_named(tmp_path):
     image = (class_folders(tmp_path / "pictures") / "train/cats/cat 0.jpeg").read_bytes()
-    (tmp_path / "data").mkdir()
     members = [(f"{folder}/7.{suffix}", data) for folder in "ab" for suffix, data in (("jpg", image), ("cls", b"0"))]
-    (tmp_path / "data/train-0.tar").write_bytes(tar_of(members))
-    adopt_here(tmp_path / "data")
+    adopted(tmp_path / "data", members)
     with pytest.raises(UsageError, match=r"a/7 and b/7 of train-0.tar would both be train/0/7.jpg"):
         converted(tmp_path / "data", tmp_path / "out", "imagefolder", num_shards=1)
 
@@ -131,16 +135,20 @@ def test_a_retry_under_way_is_waited_for(cats, tmp_path):
 
 def shards(folder, rows, **how):
     """Tars as img2dataset or a user's script writes them, with a caption, a document and no label."""
-    folder.mkdir()
     members = []
     for number, row in enumerate(rows):
         members.append((f"{number:05d}.jpg", image_of(number)))
         if "txt" in row:
             members.append((f"{number:05d}.txt", row["txt"]))
         members.append((f"{number:05d}.json", json.dumps(row.get("json", {})).encode()))
-    (folder / "00000.tar").write_bytes(tar_of(members))
-    adopt_here(folder, **how)
-    return folder
+    return adopted(folder, members, **how)
+
+
+def told(source, output, how=None):
+    """What a conversion says."""
+    notes = Notes()
+    converted(source, output, how=how or {}, num_shards=1, progress=notes)
+    return notes.lines
 
 
 ROWS = [
@@ -174,9 +182,7 @@ def test_named_fields_become_features_of_one_type(tmp_path):
 
 
 def test_fields_that_are_left_out_are_named(tmp_path):
-    source, notes = shards(tmp_path / "data", ROWS), Notes()
-    converted(source, tmp_path / "out", how={"fields": ("txt",)}, num_shards=1, progress=notes)
-    assert notes.lines == [
+    assert told(shards(tmp_path / "data", ROWS), tmp_path / "out", {"fields": ("txt",)}) == [
         "its samples also have score, tags; `field` NAME keeps a field as a feature",
         "warning: the field 'height' is left out: it is '20' where the dataset has 16 ('00000'); to keep it, rename it "
         "in the original data, and build again",
@@ -185,13 +191,9 @@ def test_fields_that_are_left_out_are_named(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["jpg", "jpeg", "png"])
 def test_the_image_is_no_field_that_is_left_out(tmp_path, suffix):
-    (tmp_path / "data").mkdir()
-    kind = "PNG" if suffix == "png" else "JPEG"
-    (tmp_path / "data/0.tar").write_bytes(tar_of([(f"a.{suffix}", image_of(1, kind)), ("a.txt", b"one")]))
-    adopt_here(tmp_path / "data")
-    notes = Notes()
-    converted(tmp_path / "data", tmp_path / "out", num_shards=1, progress=notes)
-    assert notes.lines == ["its samples also have txt; `field` NAME keeps a field as a feature"]
+    image = image_of(1, "PNG" if suffix == "png" else "JPEG")
+    source = adopted(tmp_path / "data", [(f"a.{suffix}", image), ("a.txt", b"one")])
+    assert told(source, tmp_path / "out") == ["its samples also have txt; `field` NAME keeps a field as a feature"]
 
 
 ALL = {"all_fields": True}
@@ -233,9 +235,7 @@ CAT = {"label": "cat", "image": "a.jpg", "orientation": "left", "key": "a", "wid
 def test_names_that_every_dataset_has_are_named_where_their_values_are_left_out(tmp_path, how):
     """The classes of these samples come from another field, so that their label is lost."""
     source = shards(tmp_path / "data", [{"json": CAT | {"n": n}} for n in range(2)], labels="n")
-    notes = Notes()
-    converted(source, tmp_path / "out", how=how, num_shards=1, progress=notes)
-    left_out = [line for line in notes.lines if line.startswith("warning: the field ")]
+    left_out = [line for line in told(source, tmp_path / "out", how) if line.startswith("warning: the field ")]
     assert [line.split("'")[1] for line in left_out] == ["height", "image", "key", "label", "orientation", "width"]
     classes = f"values as classes: dataprep adopt {source} with `labels` label and an `index` of its own, and convert"
     assert classes in left_out[3]
@@ -245,9 +245,8 @@ def test_names_that_every_dataset_has_are_named_where_their_values_are_left_out(
 @pytest.mark.parametrize("how", [ALL, {"fields": ("n",)}])
 def test_a_key_and_sides_that_are_those_of_the_sample_are_not_called_left_out(tmp_path, how):
     rows = [{"json": {"key": f"{n:05d}", "height": 16 + n % 5, "width": 24 + n % 7, "n": n}} for n in range(12)]
-    notes = Notes()
-    converted(shards(tmp_path / "data", rows), tmp_path / "out", how=how, num_shards=1, progress=notes)
-    assert not [line for line in notes.lines if "left out" in line]
+    lines = told(shards(tmp_path / "data", rows), tmp_path / "out", how)
+    assert not [line for line in lines if "left out" in line]
 
 
 def test_sides_of_other_images_than_the_first_are_compared_too(tmp_path):
@@ -263,10 +262,8 @@ def test_labels_and_names_of_classes_that_are_kept_are_not_called_left_out(tmp_p
     source, notes = shards(tmp_path / "data", rows), Notes()
     manifest = converted(source, tmp_path / "out", how=ALL, num_shards=1, progress=notes)
     assert (manifest.classes, notes.lines) == (("cat", "dog"), [])
-    again = Notes()
     assert adopt_here(tmp_path / "out", tmp_path / "index", labels="class_name").manifest.classes == ("cat", "dog")
-    converted(tmp_path / "index", tmp_path / "again", how=ALL, num_shards=1, progress=again)
-    assert [line.split("'")[1] for line in again.lines] == []
+    assert told(tmp_path / "index", tmp_path / "again", ALL) == []
 
 
 def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_path):
@@ -276,12 +273,9 @@ def test_a_named_field_that_has_a_label_is_refused_with_the_way_to_classes(tmp_p
 
 
 def test_a_second_picture_is_a_field_and_the_image_is_none(tmp_path):
-    (tmp_path / "data").mkdir()
     mask = image_of(7, "PNG")
-    members = [("a.jpg", image_of(1)), ("a.png", mask), ("a.cls", b"0")]
-    (tmp_path / "data/0.tar").write_bytes(tar_of(members))
-    adopt_here(tmp_path / "data")
-    manifest = converted(tmp_path / "data", tmp_path / "out", how=ALL, num_shards=1)
+    source = adopted(tmp_path / "data", [("a.jpg", image_of(1)), ("a.png", mask), ("a.cls", b"0")])
+    manifest = converted(source, tmp_path / "out", how=ALL, num_shards=1)
     assert {name: feature.kind for name, feature in manifest.features.items()} == {"png": "bytes"}
     assert values(tmp_path / "out", "png") == {"a": {"png": mask}}
 
