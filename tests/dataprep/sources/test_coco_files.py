@@ -43,6 +43,8 @@ def test_a_file_is_found_in_its_archive_or_unpacked(storage):
     assert found.url.endswith("annotations_trainval2017.zip/annotations/captions_val2017.json")
     assert (found.source.name, found.source.num_bytes) == ("annotations_trainval2017.zip", len(data))
     assert find_json(storage, "captions", "train2017") is None
+    storage.create("image_info_test2017.zip", zipped({"annotations/image_info_test2017.json": b"{3}"}))
+    assert content(find_json(storage, "image_info", "test2017")) == b"{3}"
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
