@@ -19,8 +19,7 @@ from pathlib import Path
 import pytest
 
 from dataprep.storage import open_storage
-from pipelines.beam.engine import _runner, pipeline_options
-from pipelines.beam.runners import prepare_arguments
+from pipelines.beam.engine import _runner, pipeline_options, prepare_arguments
 from tests.conftest import BUCKET
 from tests.support.builds import build, build_arguments, command, dataprep, digests, is_finished
 from tests.support.crashes import receipts_of

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from dataprep.errors import UsageError
-from pipelines.engines import ENGINES, DetachedJob, EngineChoice, engine_module
+from pipelines.engines import ENGINES, EngineChoice, engine_module
 
 HEAVY = ("apache_beam", "pyspark", "ray")
 
@@ -35,9 +35,3 @@ def test_a_library_that_is_missing_is_named_with_the_command_that_installs_it(mo
     monkeypatch.setitem(sys.modules, "pipelines.beam.engine", None)
     with pytest.raises(UsageError, match=r"`runner` FnApiRunner: .*; pip install '.*\[beam\]'"):
         engine_module("FnApiRunner")
-
-
-def test_a_detached_job_says_its_name_and_what_to_do():
-    job = DetachedJob("dataprep-1", "dataprep-1 runs; run the same command again later")
-    assert job.name == "dataprep-1"
-    assert str(job) == "dataprep-1 runs; run the same command again later"
