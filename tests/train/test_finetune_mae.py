@@ -23,7 +23,7 @@ from tests.support.on_use import on_use
 from tests.support.training import log_lines, losses
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.export import export
-from train.finetune_mae import REFUSED, BestAccuracy, Erasing, FinetuneAugment, command, open_training, recipe_flags
+from train.finetune_mae import BestAccuracy, Erasing, FinetuneAugment, command, open_training, recipe_flags
 from train.loops.runtime import open_runtime
 from train.models.registry import create_model
 from train.telemetry.logs import Logs
@@ -159,12 +159,6 @@ def test_evaluation_alone_prints_the_numbers_of_the_log(dataset, pretrained, tmp
         command.main(
             [*shared, "--output_dir", str(tmp_path / "none"), "--eval", "--resume", "automatic"], standalone_mode=False
         )
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_in_fine_tuning_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: (this program needs|each image is augmented)"):
-        command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 
 
 def test_a_probe_has_the_papers_defaults_unless_flags_override_them():

@@ -25,7 +25,6 @@ from loaders.diagnosis.findings import Option
 from tests.support.adapters import run_module
 from tests.support.training import ENVIRONMENT, SMALL, flags_of, losses, start
 from train.flags.options import run
-from train.flags.shared import REFUSED
 from train.loops.runtime import open_runtime
 from train.loops.tasks import MAETask
 from train.pretrain_mae import PretrainMAE, command, main, open_training
@@ -153,12 +152,6 @@ def test_the_default_of_warmup_epochs_takes_no_more_than_a_tenth_of_the_run(word
     monkeypatch.setattr("train.pretrain_mae.run", lambda *_args, **_flags: 0)
     assert command.main(["--data-path", "x", *words.split()], standalone_mode=False) == 0
     assert seen[0].fitted_to(1_281_167, open_runtime("cpu")).warmup_epochs == warmup
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_flags_of_launchers_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: this program needs no launcher"):
-        command.main(["--data_path", "x", f"--{name}"], standalone_mode=False)
 
 
 def test_on_xla_a_run_and_a_resumed_one_are_the_same_and_profiled(dataset, tmp_path):

@@ -189,10 +189,6 @@ def test_each_key_of_resnet_jax_has_its_default_or_is_refused(name):
         assert fitted.description()[name] == RESNET_JAX[name]
 
 
-def test_the_resnet_in_jax_has_workdir_config_and_debug():
-    assert {"--workdir", "--config", "--debug"} <= options(train_resnet_jax.command).keys()
-
-
 DOCUMENT = "docs/training.md"
 ENTRIES = {"dataprep-pretrain-mae": pretrain_mae.command, "dataprep-train-resnet": train_resnet.command}
 KINDS = ("tfrecord", "imagefolder", "shards")

@@ -80,14 +80,6 @@ def test_threads_and_region_policy_reach_both_loaders(dataset):
     assert training.backend.task.validation.config.batch_size == 2
 
 
-def test_flags_without_a_meaning_for_this_entry_are_refused_with_the_reason():
-    from train.train_resnet import REFUSED
-
-    for name in REFUSED:
-        with pytest.raises(UsageError, match=f"--{name.replace('_', '-')}: .{{20,}}"):
-            command.main([f"--{name}=1"], standalone_mode=False)
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

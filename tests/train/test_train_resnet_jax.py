@@ -29,7 +29,7 @@ from tests.support.training_jax import (
     series,
     train,
 )
-from train.train_resnet_jax import PRESETS, REFUSED, command, find_tfds
+from train.train_resnet_jax import PRESETS, command, find_tfds
 
 ENDS = (7, 15, 22)
 """Steps after which the three epochs end."""
@@ -266,12 +266,6 @@ def test_misspelt_keys_and_values_of_another_type_are_refused(arguments, message
     found = CliRunner().invoke(command, ["--workdir", "x", *arguments])
     assert found.exit_code == 2
     assert message in " ".join(found.output.split())
-
-
-@pytest.mark.parametrize("key", REFUSED)
-def test_keys_without_a_meaning_are_refused_with_the_reason(key):
-    with pytest.raises(UsageError, match=f"--config.{key.replace('_', '-')}: .*; leave it out"):
-        command.main(["--workdir=x", f"--config.{key}=1"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

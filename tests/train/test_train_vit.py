@@ -17,7 +17,7 @@ from tests.support.training_fsdp import SMALL, TOLERANCE, held_by
 from tests.support.training_jax import cluster, ended, environment
 from train.checkpoints.encoder_weights import ClassifierConfig, open_classifier, read_weights
 from train.export import export
-from train.train_vit import REFUSED, TrainViT, command, open_training
+from train.train_vit import TrainViT, command, open_training
 
 TimmViT = on_use("timm.models.vision_transformer:VisionTransformer")
 STEPS = 15
@@ -204,12 +204,6 @@ def test_resume_epoch_takes_the_checkpoint_after_that_epoch(dataset, tmp_path, c
     assert "resumed after step 7" in capsys.readouterr().err
     with pytest.raises(UsageError, match=r"--resume-epoch 9: .* has no checkpoint after step 67"):
         command.main([*arguments, "--resume_epoch", "9"], standalone_mode=False)
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_flags_without_a_meaning_under_spmd_are_refused_with_the_reason(name):
-    with pytest.raises(UsageError, match=f"^--{name.replace('_', '-')}: .{{20,}}"):
-        command.main([f"--{name}"], standalone_mode=False)
 
 
 @pytest.mark.parametrize(

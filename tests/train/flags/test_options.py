@@ -166,3 +166,13 @@ def test_an_unexpected_error_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr("sys.argv", ["entry"])
     with pytest.raises(RuntimeError, match="a defect"):
         run_entry(command)
+
+
+@pytest.mark.parametrize("program", [each for each in PROGRAMS if each is not export])
+def test_options_without_a_meaning_are_refused_with_the_reason(program):
+    for name in program.REFUSED:
+        option = program.command.kind.option_of(name)
+        with pytest.raises(UsageError, match=f"^{option}: .{{20,}}"):
+            program.command.main(
+                ["--workdir=x"] * (program is train_resnet_jax) + [f"{option}=1"], standalone_mode=False
+            )

@@ -1,6 +1,5 @@
 """Backends: each answers all that the loop asks, and no import of one brings the other's framework."""
 
-import ast
 import json
 import subprocess
 import sys
@@ -16,22 +15,6 @@ from tests.support.memory_growth import MemoryGrowth
 from train.loops.backend import LoopConfig, ended_epochs, plan_of, resumed_position, sharded_dimension, trained_images
 from train.models.vit import BlockConfig, VisionTransformer, ViTConfig
 from train.train_vit import TrainViT, command, plan
-
-
-def class_of(module, name):
-    tree = ast.parse((ROOT / "train/loops" / f"{module}.py").read_text())
-    return next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
-
-
-@pytest.mark.parametrize(("module", "name"), [("torch", "TorchBackend"), ("jax", "JaxBackend")])
-def test_a_backend_has_every_member_of_the_protocol(module, name):
-    members = [node for node in class_of("backend", "Backend").body if isinstance(node, ast.FunctionDef)]
-    without_default = {node.name for node in members if not isinstance(node.body[-1], ast.Return)}
-    kind = class_of(module, name)
-    methods = {node.name for node in kind.body if isinstance(node, ast.FunctionDef)}
-    assigned = {target.id for node in kind.body if isinstance(node, ast.Assign) for target in node.targets}
-    assert len(without_default) > 10
-    assert without_default - methods - assigned == set()
 
 
 @pytest.mark.parametrize(

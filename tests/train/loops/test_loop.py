@@ -45,7 +45,7 @@ IMAGES, BATCH = 20, 4
 
 
 @dataclass
-class Counter:
+class Counter(Backend):
     """A backend whose model is a sum of positions."""
 
     is_first: bool = True
@@ -116,39 +116,29 @@ class Counter:
     def show(self, state: Any, step: int, logs: Any) -> None:
         self.shown.append(step)
 
-    def memory_bytes(self) -> int | None:
-        return None
-
     def profile(self, folder: Any) -> Any:
         return contextlib.nullcontext()
-
-    def put(self, images_NHWC: Any, labels_N: Any) -> Any:
-        return None
-
-    def step(self, resident: Any) -> None:
-        pass
-
-    compute_threads = 0
-
-    def use_threads(self, count: int) -> None:
-        pass
 
     def close(self) -> None:
         self.closed = True
 
 
 def opened(folder: Any, backend: Counter, **config: Any) -> Training:
-    assert isinstance(backend, Counter)
-    typed: Backend = backend
     return Training(
         config=LoopConfig(**{"epochs": 3, "log_interval_steps": 2, "ckpt_interval": 1, **config}),
-        backend=typed,
+        backend=backend,
         schedule=Steps(lr=1.0, divisor=1, every_epochs=1),
         loader=FakeLoader(LoaderConfig(batch_size=BATCH, image_size=8), IMAGES),
         logs=Logs(str(folder)),
         checkpoints=CheckpointFolder(str(folder), keep=99),
         description={"flag": 1},
     )
+
+
+def resumed(folder: Any, backend: Counter | None = None, **config: Any) -> Training:
+    training = opened(folder, backend or Counter(), **config)
+    training.resume("automatic")
+    return training
 
 
 def lines(folder: Any, name: str) -> dict[int, float]:
@@ -186,8 +176,7 @@ def test_a_signal_ends_the_run_after_the_step_with_a_checkpoint(tmp_path, capsys
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert saved(tmp_path) == [5, 7]
     assert "stopped by a signal after step 7; `resume` automatic continues it" in capsys.readouterr().err
-    again = opened(tmp_path, Counter())
-    again.resume("automatic")
+    again = resumed(tmp_path)
     assert again.backend.checked == [7]
     assert again.run() == 0
     assert again.backend.total == sum(range(60))
@@ -244,8 +233,7 @@ def test_an_evaluation_interrupted_by_a_signal_is_done_by_the_resumed_run(tmp_pa
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert saved(tmp_path)[-1] == 10
     assert list(lines(tmp_path, "val_total")) == [5]
-    again = opened(tmp_path, Counter())
-    again.resume("automatic")
+    again = resumed(tmp_path)
     assert again.run() == 0
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
 
@@ -262,8 +250,7 @@ def test_a_signal_in_the_last_step_of_an_epoch_defers_its_evaluation_to_the_resu
     backend = Counter(stop_in_update=5)
     assert opened(tmp_path, backend).run() == STOPPED_EXIT_CODE
     assert backend.evaluations == []
-    again = opened(tmp_path, Counter())
-    again.resume("automatic")
+    again = resumed(tmp_path)
     assert again.run() == 0
     assert list(lines(tmp_path, "val_total")) == [5, 10, 15]
 
@@ -322,9 +309,9 @@ def test_a_folder_of_damaged_checkpoints_is_refused_and_its_log_is_kept(tmp_path
     (path,) = tmp_path.glob("checkpoint-*")
     path.write_bytes(b"")
     with pytest.raises(UsageError, match="all of its checkpoints are damaged; remove them to start a new run, or"):
-        opened(tmp_path, Counter()).resume("automatic")
+        resumed(tmp_path)
     assert "damaged; skipped" in capsys.readouterr().err
-    opened(tmp_path / "new", Counter()).resume("automatic")
+    resumed(tmp_path / "new")
     assert "no checkpoint yet, starting a new run" in capsys.readouterr().err
 
 
@@ -360,14 +347,10 @@ def test_a_flag_that_was_not_given_is_reported_so_and_resume_itself_is_not(tmp_p
 def test_the_steps_to_do_are_said_before_the_first_and_compiling_only_where_it_is_done(tmp_path, capsys):
     opened(tmp_path, Counter(), max_steps=2).run()
     assert "training on counter: updates 1 to 2\n" in capsys.readouterr().err
-    compiling = opened(tmp_path, Counter(compiles=True), max_steps=4)
-    compiling.resume("automatic")
-    compiling.run()
+    resumed(tmp_path, Counter(compiles=True), max_steps=4).run()
     said = "training on counter: updates 3 to 4; the network is compiled first, which may take minutes\n"
     assert said in capsys.readouterr().err
-    again = opened(tmp_path, Counter(compiles=True), max_steps=4)
-    again.resume("automatic")
-    again.run()
+    resumed(tmp_path, Counter(compiles=True), max_steps=4).run()
     assert "training on" not in capsys.readouterr().err
 
 
@@ -581,7 +564,3 @@ def test_ctrl_c_becomes_sigterm_where_a_framework_stops_all_processes():
         signal.signal(signal.SIGTERM, before)
     assert seen == ["announced", signal.SIGTERM]
     assert not stop.asked
-
-
-def test_the_exit_code_of_a_stopped_run_is_that_of_sigterm():
-    assert STOPPED_EXIT_CODE == 143

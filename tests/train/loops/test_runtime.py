@@ -43,10 +43,11 @@ def test_unknown_devices_and_settings_for_others_are_refused(device, settings, m
         open_runtime(device, **settings)
 
 
-def test_a_launcher_of_several_processes_is_refused_where_one_drives_one_device(monkeypatch):
+@pytest.mark.parametrize("device", ["cpu", "tpu"])
+def test_a_launcher_of_several_processes_is_refused_where_one_drives_one_device(monkeypatch, device):
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="WORLD_SIZE is 4: cpu runs in one process"):
-        open_runtime("cpu")
+    with pytest.raises(UsageError, match=f"WORLD_SIZE is 4: {device} runs in one process"):
+        open_runtime(device)
 
 
 def test_bfloat16_on_a_cpu_is_used_only_if_given():
@@ -81,12 +82,6 @@ def test_without_a_tpu_the_error_says_so(monkeypatch):
     """PyTorch then has no device of this name: torch-tpu 0.2.0 registers none where it finds no TPU."""
     monkeypatch.setattr(runtimes, "PACKAGE", "torch")
     with pytest.raises(UsageError, match=r"^no TPU here; use `device` tpu on a TPU VM, or `device` cpu$"):
-        open_runtime("tpu")
-
-
-def test_one_process_drives_one_device(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(UsageError, match="WORLD_SIZE is 4: tpu runs in one process"):
         open_runtime("tpu")
 
 

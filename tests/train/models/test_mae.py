@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from train.batches.masks import MaskConfig, draw_masks
-from train.models.mae import MaskedAutoencoder, image_of, patches_of
-from train.models.registry import create_model, mae_config
+from train.models.mae import image_of, patches_of
+from train.models.registry import create_model
 from train.models.sizes import sincos_positions
 
 
@@ -106,9 +106,3 @@ def test_patches_become_the_image_again():
 def test_upsampling_paints_at_the_finer_grid():
     model, images, visible, place = model_and_batch(decoder_downsampling=4, pred_downsampling=2)
     assert model(images, visible, place).prediction.shape == (3, 16, 3 * 16**2)
-
-
-def test_weights_have_the_published_names():
-    names = MaskedAutoencoder(mae_config("mae_vit_micro_patch8", image_size=64)).state_dict().keys()
-    assert {"cls_token", "pos_embed", "mask_token", "decoder_pos_embed", "patch_embed.proj.weight"} <= names
-    assert {"blocks.0.attn.qkv.bias", "decoder_blocks.0.mlp.fc2.weight", "decoder_pred.bias", "norm.weight"} <= names

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -37,12 +38,18 @@ from train.telemetry.logs import (
 
 
 def test_evaluation_lines_are_logged_with_prefixed_names(tmp_path, capsys):
-    logs = Logs(str(tmp_path))
-    logs.open(step=0, total_steps=3)
-    logs.evaluation(2, 1.0, {"accuracy": 0.25})
-    logs.close()
+    with opened(tmp_path) as logs:
+        logs.evaluation(2, 1.0, {"accuracy": 0.25})
     assert json.loads(capsys.readouterr().out) == {"step": 2, "epoch": 1.0, "val_accuracy": 0.25}
     assert json.loads((tmp_path / "log.txt").read_text()) == {"step": 2, "epoch": 1.0, "val_accuracy": 0.25}
+
+
+@contextlib.contextmanager
+def opened(folder: object, *, step: int = 0, kind: type[Logs] = Logs, **settings: object) -> Iterator[Logs]:
+    logs = kind(str(folder), **settings)
+    logs.open(step=step, total_steps=9)
+    yield logs
+    logs.close()
 
 
 def line(step: int) -> dict:
@@ -50,60 +57,47 @@ def line(step: int) -> dict:
 
 
 def test_a_resumed_run_removes_log_lines_of_later_steps(tmp_path):
-    logs = Logs(str(tmp_path))
-    logs.open(step=0, total_steps=9)
-    for step in (1, 2, 3):
-        logs.scalars(line(step))
-    logs.close()
+    with opened(tmp_path) as logs:
+        for step in (1, 2, 3):
+            logs.scalars(line(step))
     with (tmp_path / "log.txt").open("a") as file:
         file.write('{"step": 4, "lo')  # a kill cut it
-    again = Logs(str(tmp_path))
-    again.open(step=2, total_steps=9)
-    again.scalars(line(3))
-    again.close()
+    with opened(tmp_path, step=2) as again:
+        again.scalars(line(3))
     assert [json.loads(each)["step"] for each in (tmp_path / "log.txt").read_text().splitlines()] == [1, 2, 3]
 
 
 def test_the_last_line_says_that_the_run_has_ended_until_it_goes_on(tmp_path, capsys):
-    logs = Logs(str(tmp_path))
-    logs.open(step=0, total_steps=1)
-    logs.scalars(line(1))
-    logs.ended(1, 0.1)
-    logs.close()
+    with opened(tmp_path) as logs:
+        logs.scalars(line(1))
+        logs.ended(1, 0.1)
     last = {"step": 1, "epoch": 0.1, "ended": True}
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == last
     assert json.loads((tmp_path / "log.txt").read_text().splitlines()[-1]) == last
-    again = Logs(str(tmp_path))
-    again.open(step=1, total_steps=2)
-    again.close()
+    with opened(tmp_path, step=1):
+        pass
     assert [json.loads(each) for each in (tmp_path / "log.txt").read_text().splitlines()] == [line(1)]
 
 
 def test_ranks_other_than_the_first_log_nothing(tmp_path, capsys):
-    logs = Logs(str(tmp_path / "logs"), enabled=False)
-    logs.open(step=0, total_steps=9)
-    logs.scalars(line(1))
-    logs.tell("hello")
-    logs.close()
+    with opened(tmp_path / "logs", enabled=False) as logs:
+        logs.scalars(line(1))
+        logs.tell("hello")
     assert capsys.readouterr() == ("", "")
     assert not (tmp_path / "logs").exists()
 
 
 def test_the_newest_picture_is_kept_as_a_file(tmp_path):
-    logs = Logs(str(tmp_path))
-    logs.open(step=0, total_steps=9)
-    for content in (b"first", b"second"):
-        logs.picture(1, "painted", content, height=1, width=1)
-    logs.close()
+    with opened(tmp_path) as logs:
+        for content in (b"first", b"second"):
+            logs.picture(1, "painted", content, height=1, width=1)
     assert (tmp_path / "painted.png").read_bytes() == b"second"
 
 
 def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
-    logs = EpochLogs(str(tmp_path))
-    logs.open(step=0, total_steps=9)
-    logs.scalars(line(1))
-    logs.evaluation(1, 0.1, {"accuracy": 0.25})
-    logs.close()
+    with opened(tmp_path, kind=EpochLogs) as logs:
+        logs.scalars(line(1))
+        logs.evaluation(1, 0.1, {"accuracy": 0.25})
     for folder, tags in ((tmp_path, (b"train/loss", b"val/accuracy")), (tmp_path / "epochs", (b"ep_train", b"ep_val"))):
         (events,) = folder.glob("events.out.tfevents.*")
         assert all(tag in events.read_bytes() for tag in tags)
@@ -127,9 +121,8 @@ def test_curves_over_epochs_do_not_overlap_after_a_resume_with_other_batches(tmp
 def test_a_resumed_run_passes_over_lines_that_no_training_logged(tmp_path, capsys):
     lines = [json.dumps(line(1)), "saved runs/mae/checkpoint", "\0\0", json.dumps(line(2)), json.dumps(line(3)), "[1]"]
     (tmp_path / "log.txt").write_text("".join(f"{each}\n" for each in lines))
-    logs = Logs(str(tmp_path))
-    logs.open(step=2, total_steps=9)
-    logs.close()
+    with opened(tmp_path, step=2):
+        pass
     assert (tmp_path / "log.txt").read_text().splitlines() == [*lines[:4], lines[5]]
     assert f"{tmp_path}/log.txt: 3 lines that no training logged; passed over" in capsys.readouterr().err
 
@@ -137,12 +130,10 @@ def test_a_resumed_run_passes_over_lines_that_no_training_logged(tmp_path, capsy
 def test_a_run_that_resumes_elsewhere_continues_its_log_in_the_bucket(bucket_url, capsys):
     storage = open_storage(bucket_url)
     for first, steps in ((0, (1, 2, 3)), (2, (3, 4))):
-        logs = Logs(bucket_url)
-        logs.open(step=first, total_steps=9)
-        for step in steps:
-            logs.scalars(line(step))
-        logs.picture(steps[-1], "painted", b"%d" % first, height=1, width=1)
-        logs.close()
+        with opened(bucket_url, step=first) as logs:
+            for step in steps:
+                logs.scalars(line(step))
+            logs.picture(steps[-1], "painted", b"%d" % first, height=1, width=1)
         assert not logs.folder.exists()
     assert [json.loads(each) for each in storage.read("log.txt").splitlines()] == [line(step) for step in (1, 2, 3, 4)]
     assert storage.read("painted.png") == b"2"
@@ -349,7 +340,5 @@ def test_without_the_package_the_command_says_how_to_get_it(tmp_path, monkeypatc
 
 def test_hosts_other_than_the_first_need_no_package(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    logs = Logs(str(tmp_path), enabled=False, wandb="mae")
-    logs.open(step=0, total_steps=9)
-    assert not logs.takes_loader
-    logs.close()
+    with opened(tmp_path, enabled=False, wandb="mae") as logs:
+        assert not logs.takes_loader
