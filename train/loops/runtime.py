@@ -211,6 +211,7 @@ class XLARuntime(Runtime):
             with _without_notes_on_devices():
                 self.rank, self.world_size = host_rank()
             import torch_xla
+            import torch_xla.core.xla_model as xm
             import torch_xla.runtime as xr
 
             self.num_devices = xr.global_runtime_device_count()
@@ -221,13 +222,14 @@ class XLARuntime(Runtime):
                 f"no XLA device (PJRT_DEVICE={os.environ.get('PJRT_DEVICE', '')}): {str(error).partition('. ')[0]}; "
                 f"on a TPU {install_hint('tpu-torch')}; elsewhere set PJRT_DEVICE=CPU, or use `device` cpu"
             ) from None
-        self._xla = torch_xla
+        self._xla, self._xm = torch_xla, xm
         self._seed = 0
         self._mesh: Mesh | None = None
         if self.num_devices > 1:
             import torch_xla.distributed.spmd as xs
 
             xr.use_spmd()
+            self._xs = xs
             self._mesh = xs.Mesh(np.arange(self.num_devices), (self.num_devices,), (AXIS,))
         self.device: torch.device = torch_xla.device()
 
@@ -237,9 +239,8 @@ class XLARuntime(Runtime):
         return device_batches(loader, self.device, mesh=self._mesh, axis=AXIS)
 
     def put(self, rows: torch.Tensor) -> torch.Tensor:
-        import torch_xla.core.xla_model as xm
-
-        (moved,) = xm.send_cpu_data_to_device([rows], self.device, input_sharding=self._row_sharding(rows.dim()))
+        sharding = self._sharding(AXIS, *[None] * (rows.dim() - 1), minibatch=self.world_size > 1)
+        (moved,) = self._xm.send_cpu_data_to_device([rows], self.device, input_sharding=sharding)
         tensor: torch.Tensor = moved
         return tensor
 
@@ -249,19 +250,16 @@ class XLARuntime(Runtime):
         Safe in any thread. Reading a number out of `rows` would be an operation recorded here, which the thread that
         trains may launch, half recorded, with its own.
         """
-        import torch_xla.core.xla_model as xm
-
         moved = self.put(rows)
-        (last,) = xm.send_cpu_data_to_device([rows.flatten()[:1]], self.device, input_sharding=self._on_every_device())
+        sharding = self._sharding(None)  # each device has a copy, so a host has one
+        (last,) = self._xm.send_cpu_data_to_device([rows.flatten()[:1]], self.device, input_sharding=sharding)
         last.cpu()
         return moved
 
     def begin_step(self, step: int) -> None:
         """Set XLA's seed, which would otherwise advance with every launch: runs that save more often launch more."""
-        import torch_xla.core.xla_model as xm
-
         drawn = hashlib.sha256(f"{self._seed} {step}".encode()).digest()
-        xm.set_rng_state(int.from_bytes(drawn[:4]))
+        self._xm.set_rng_state(int.from_bytes(drawn[:4]))
 
     def end_step(self) -> None:
         self._xla.sync()
@@ -275,10 +273,8 @@ class XLARuntime(Runtime):
 
     def memory_bytes(self) -> int | None:
         """Return the bytes in use on the first device; None on XLA's CPU, which does not report them."""
-        import torch_xla.core.xla_model as xm
-
         try:
-            used: int = xm.get_memory_info(self.device)["bytes_used"]
+            used: int = self._xm.get_memory_info(self.device)["bytes_used"]
         except RuntimeError:
             return None
         return used
@@ -311,12 +307,10 @@ class XLARuntime(Runtime):
     def shard_like_weights(self, tensors: Iterable[torch.Tensor]) -> None:
         if not self.is_sharded:
             return
-        import torch_xla.distributed.spmd as xs
-
         for tensor in tensors:
             cut = sharded_dimension(tensor.shape, self.num_devices)
             spec = tuple(AXIS if dimension == cut else None for dimension in range(tensor.dim()))
-            xs.mark_sharding(tensor, self._mesh, spec)
+            self._xs.mark_sharding(tensor, self._mesh, spec)
 
     def recompute(self, block: nn.Module) -> None:
         """Compute a block again, behind a barrier, without which XLA would merge the two equal computations."""
@@ -370,27 +364,15 @@ class XLARuntime(Runtime):
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor | Pieces:
         if self.is_sharded and tensor.device.type == "xla":
-            import torch_xla.distributed.spmd as xs
-
+            xs = self._xs
             sharded = xs.wrap_if_sharded(tensor.detach())
             if isinstance(sharded, xs.XLAShardedTensor) and sharded.sharding_type == xs.ShardingType.TILED:
                 return Pieces(tuple(tensor.shape), [_piece(shard) for shard in sharded.local_shards])
         return tensor.detach().cpu().clone()
 
-    def _row_sharding(self, dimensions: int) -> ShardingSpec | None:
-        if self._mesh is None:
-            return None
-        from torch_xla.distributed.spmd import ShardingSpec
-
-        return ShardingSpec(self._mesh, (AXIS, *[None] * (dimensions - 1)), minibatch=self.world_size > 1)
-
-    def _on_every_device(self) -> ShardingSpec | None:
-        """Return the sharding of one dimension that is nowhere divided: each device has a copy, so a host has one."""
-        if self._mesh is None:
-            return None
-        from torch_xla.distributed.spmd import ShardingSpec
-
-        return ShardingSpec(self._mesh, (None,))
+    def _sharding(self, *axes: str | None, minibatch: bool = False) -> ShardingSpec | None:
+        """Return the sharding of dimensions along axes of the mesh; along None each device has a copy."""
+        return self._xs.ShardingSpec(self._mesh, axes, minibatch=minibatch) if self._mesh is not None else None
 
 
 def open_runtime(device: str, *, pin_memory: bool | None = None) -> Runtime:
