@@ -99,13 +99,6 @@ class LeftJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
-    """State of a job, in the runner's words: RUNNING, PENDING, …"""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Left:
     """A job that continues by itself."""
 
@@ -241,8 +234,8 @@ def _hear(pipe: Connection[Any, Any], watch: JobWatch) -> _End | _Left | None:
             said = pipe.recv()
             if isinstance(said, (_End, _Left)):
                 end = end or said
-            elif isinstance(said, _State):
-                watch.entered(said.name)
+            else:
+                watch.entered(said)
     return end
 
 
@@ -362,7 +355,7 @@ def _say_states(runner: str, submitted: Future[Any], driver: Connection[Any, Any
             state = state_of(runner, result)
             with lock:
                 if state != last:
-                    driver.send(_State(state))
+                    driver.send(state)
             last = state
         time.sleep(STATE_POLL_S)
 

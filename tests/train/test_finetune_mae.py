@@ -206,10 +206,7 @@ def test_the_command_line_of_maes_fine_tuning_is_accepted(monkeypatch):
         ({"linear_probe": True}, "`linear_probe` without `finetune`"),
         ({"linear_probe": True, "finetune": "y", "mixup": 0.8}, "`mixup` and `linear_probe`"),
         ({"linear_probe": True, "finetune": "y", "aa": "rand-m9"}, "`aa` and `linear_probe`"),
-        (
-            {"linear_probe": True, "finetune": "y", "framework": "jax", "ema_decay": 0.5},
-            "`ema_decay` and `linear_probe`",
-        ),
+        ({"linear_probe": True, "finetune": "y", "framework": "jax", "ema_decay": 0.5}, "`ema_decay` and `linear"),
         ({"eval": True}, "`eval` without `resume`"),
         ({"smoothing": 1.0}, "`smoothing` must be"),
         ({"mixup": -1.0}, "`mixup` must be 0 or more"),

@@ -113,10 +113,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_keys(pretrain, tmp_path
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            {"effective_batch_size": 9, "accum_iter": 2},
-            "cannot be shared by 1 devices x 2 parts; choose a multiple of 2",
-        ),
+        ({"effective_batch_size": 9, "accum_iter": 2}, "by 1 devices x 2 parts; choose a multiple of 2"),
         ({"batch_size": 5}, "gives 5, but `effective_batch_size` is 8; give one"),
         ({"batch_size": -1, "effective_batch_size": -1}, "no batch size"),
         ({"use_xla": True}, "`use_xla` and `device` cpu"),

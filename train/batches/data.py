@@ -93,10 +93,13 @@ class Data:
         sizes: Sequence[tuple[int, int]] = (),
         tells: bool = True,
     ) -> tuple[Loader, Loader | None]:
-        """Open the loaders of training and evaluation; with `tells`, print a line if no split is evaluated."""
+        """Open the loaders of training and evaluation; with `tells`, rank 0 prints a line if no split is evaluated."""
         loader, validation = self.training_loader(training, sizes), self.validation_loader(evaluation)
-        if validation is None and tells:
-            self.tell_no_evaluation(training)
+        if validation is None and tells and training.rank == 0:
+            say(
+                f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
+                "convert, build folder and build table with --val-fraction 0.1 make one of a tenth of train"
+            )
         return loader, validation
 
     @property
@@ -111,14 +114,6 @@ class Data:
     def evaluated_split(self) -> str | None:
         """Return the name of the split that is evaluated on; None if there is none."""
         return next((each for each in VALIDATION if each in self.splits), None)
-
-    def tell_no_evaluation(self, config: LoaderConfig) -> None:
-        """Print a line on rank 0's stderr that the run does not evaluate, and how to get a split for it."""
-        if config.rank == 0:
-            say(
-                f"{self.url}: no evaluation, because there is no split val (only {', '.join(self.splits)}); dataprep "
-                "convert, build folder and build table with --val-fraction 0.1 make one of a tenth of train"
-            )
 
     @property
     def _train_split(self) -> str:

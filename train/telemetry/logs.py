@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dataprep.errors import ConflictError, DataprepError, UsageError
 from dataprep.formats.example import checksum, frame_head, message, varint
@@ -34,32 +34,21 @@ RUN_FILE = "wandb-run.txt"
 """File in the folder of logs with the run's identifier."""
 
 
-class WandbRun:
-    """A run of a project; `WANDB_MODE=offline` keeps it in the folder until `wandb sync`.
-
-    Without a folder the run has no files of its own, and cannot be continued.
-    """
-
-    def __init__(self, project: str, folder: Path | None, *, resumed: bool) -> None:
-        try:
-            import wandb
-        except ImportError as error:
-            raise UsageError(f"`wandb` needs its package ({error}): pip install wandb") from error
-        kept = None if folder is None else folder / RUN_FILE
-        name = kept.read_text().strip() if resumed and kept is not None and kept.exists() else None
-        self._run = wandb.init(project=project, id=name, resume="allow" if name else None, dir=folder)
-        # Steps that were done again after a kill have smaller numbers, which wandb's own steps may not have.
-        self._run.define_metric("*", step_metric="step")
-        if kept is not None:
-            kept.write_text(f"{self._run.id}\n")
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Log numbers of a step."""
-        self._run.log({**values, "step": step})
-
-    def close(self) -> None:
-        """Send all numbers that were not sent yet."""
-        self._run.finish()
+def open_wandb(project: str, folder: Path | None, *, resumed: bool) -> Any:
+    """Open a run of a project; `WANDB_MODE=offline` keeps it in the folder until `wandb sync`. Without a folder the run
+    has no files of its own, and cannot be continued. Raises UsageError if the package is not installed."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise UsageError(f"`wandb` needs its package ({error}): pip install wandb") from error
+    kept = None if folder is None else folder / RUN_FILE
+    name = kept.read_text().strip() if resumed and kept is not None and kept.exists() else None
+    run = wandb.init(project=project, id=name, resume="allow" if name else None, dir=folder)
+    # Steps that were done again after a kill have smaller numbers, which wandb's own steps may not have.
+    run.define_metric("*", step_metric="step")
+    if kept is not None:
+        kept.write_text(f"{run.id}\n")
+    return run
 
 
 # Tags of the wire format: field number x 8 + type.
@@ -243,7 +232,7 @@ class Logs:
         self._bar: Progress | None = None
         self._events: EventFile | None = None
         self._project = wandb if enabled else None
-        self._wandb: WandbRun | None = None
+        self._wandb: Any = None
         self._goodput: Goodput | None = None
         self._goodput_events: GoodputEvents | None = None
         self._closed, self._is_behind = threading.Event(), False
@@ -282,7 +271,7 @@ class Logs:
             self._request = self._read_request()
             self._thread.start()
         if self._project is not None:
-            self._wandb = WandbRun(self._project, self.folder, resumed=step > 0)
+            self._wandb = open_wandb(self._project, self.folder, resumed=step > 0)
         if self._enabled and sys.stderr.isatty():
             self._bar = _bar()
             self._task = self._bar.add_task("training", total=total_steps, completed=step)
@@ -295,7 +284,7 @@ class Logs:
         if self._events is not None:
             self._events.close()
         if self._wandb is not None:
-            self._wandb.close()
+            self._wandb.finish()
         if self._goodput is not None and self._goodput_events is not None:
             self._goodput_events.end(self._goodput)
         self._closed.set()
@@ -364,7 +353,7 @@ class Logs:
     def loader(self, values: Mapping[str, float], step: int) -> None:
         """Log numbers of the loader, for Weights & Biases alone."""
         if self._wandb is not None:
-            self._wandb.log(step, values)
+            self._wandb.log({**values, "step": step})
 
     def picture(self, step: int, tag: str, png: bytes, *, height: int, width: int) -> None:
         """Write a picture for TensorBoard, and as a file that the next picture replaces."""
@@ -386,7 +375,7 @@ class Logs:
         if self._events is not None:
             self._events.scalars(step, values)
         if self._wandb is not None:
-            self._wandb.log(step, values)
+            self._wandb.log({**values, "step": step})
 
     def _line(self, line: Mapping[str, float]) -> None:
         if not self._enabled:

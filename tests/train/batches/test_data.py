@@ -34,7 +34,8 @@ def test_the_only_split_is_trained_on_and_several_need_a_name(dataset):
 
 def test_one_rank_says_that_there_is_no_evaluation(dataset, capsys):
     for rank in (0, 1):
-        Data(dataset, ("train", "extra"), None).tell_no_evaluation(LoaderConfig(batch_size=4, rank=rank, world_size=2))
+        config = LoaderConfig(batch_size=4, rank=rank, world_size=2)
+        Data(dataset, ("train", "extra"), None).loaders(config, config)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"{dataset}: no evaluation, because there is no split val (only train, extra); dataprep ")
 

@@ -134,6 +134,9 @@ def ending(capsys, monkeypatch, what) -> tuple[int, str]:
     return caught.value.code, capsys.readouterr().err
 
 
+OUT_OF_MEMORY = "entry: out of memory with this model and batch; choose a smaller model or batch\n"
+
+
 @pytest.mark.parametrize(
     ("what", "code", "said"),
     [
@@ -141,17 +144,9 @@ def ending(capsys, monkeypatch, what) -> tuple[int, str]:
         (143, 143, ""),
         (UsageError("no such thing"), 2, "entry: no such thing\n"),
         (KeyboardInterrupt(), 130, "\n"),
-        (MemoryError(), 1, "entry: out of memory with this model and batch; choose a smaller model or batch\n"),
-        (
-            RuntimeError("CUDA out of memory. Tried"),
-            1,
-            "entry: out of memory with this model and batch; choose a smaller model or batch\n",
-        ),
-        (
-            RuntimeError("RESOURCE_EXHAUSTED: 3 GiB"),
-            1,
-            "entry: out of memory with this model and batch; choose a smaller model or batch\n",
-        ),
+        (MemoryError(), 1, OUT_OF_MEMORY),
+        (RuntimeError("CUDA out of memory. Tried"), 1, OUT_OF_MEMORY),
+        (RuntimeError("RESOURCE_EXHAUSTED: 3 GiB"), 1, OUT_OF_MEMORY),
     ],
 )
 def test_an_entry_ends_with_an_exit_code_and_at_most_one_line(capsys, monkeypatch, what, code, said):

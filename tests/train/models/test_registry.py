@@ -13,11 +13,7 @@ from train.models.registry import TinyCNN, classifier_names, create_model, model
         ("mae_vit_base_patch17", {}, "did you mean mae_vit_base_patch1[46]"),
         ("mae_vit_micro_patch8", {"norm_pix": True}, "did you mean norm_pix_loss"),
         ("mae_vit_micro_patch8", {"decoder_downsampling": 3}, "decoder_downsampling 3 does not divide the 8 patches"),
-        (
-            "mae_vit_micro_patch8",
-            {"pred_downsampling": 2},
-            "pred_downsampling 2 does not divide decoder_downsampling 1",
-        ),
+        ("mae_vit_micro_patch8", {"pred_downsampling": 2}, "pred_downsampling 2 does not divide decoder_downs"),
         ("mae_vit_micro_patch8", {"patch_size": 7}, "images of 64 pixels cannot be cut into patches of 7"),
         ("mae_vit_micro_patch8", {"patch_size": 0}, "`patch_size` must be 1 or more, got 0"),
         ("resnet18", {"patch_size": 7}, "there are num_classes"),

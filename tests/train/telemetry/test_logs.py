@@ -31,8 +31,8 @@ from train.telemetry.logs import (
     EventFile,
     Logs,
     StepProfile,
-    WandbRun,
     complete_bytes,
+    open_wandb,
     parse_steps,
 )
 
@@ -334,7 +334,7 @@ def test_a_training_and_its_loader_are_logged_to_one_run(dataset, tmp_path):
 def test_without_the_package_the_command_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UsageError, match=r"^`wandb` needs its package \(.*wandb.*\): pip install wandb$"):
-        WandbRun("mae", tmp_path, resumed=False)
+        open_wandb("mae", tmp_path, resumed=False)
     assert not (tmp_path / RUN_FILE).exists()
 
 
