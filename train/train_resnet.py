@@ -20,7 +20,6 @@ from train.flags.options import (
     COUNT,
     MODEL,
     NOT_NEGATIVE,
-    PERCENT,
     POSITIVE,
     SAVE,
     SHARE_BELOW_1,
@@ -125,7 +124,7 @@ class TrainResNet(RunOptions):
     )
     test_set_batch_size: int = flag(64, "Images per device in an evaluation.", TRAIN, COUNT)
     target_accuracy: float = flag(
-        0.0, "Accuracy in percent; if the run ends below it, the exit code is 1.", TRAIN, PERCENT
+        0.0, "Accuracy in percent; if the run ends below it, the exit code is 1.", TRAIN, {"low": 0, "high": 100}
     )
 
     lr: float | None = flag(

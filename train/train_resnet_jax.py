@@ -304,7 +304,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
     from train.checkpoints.files import NUMPY
     from train.loops.jax import JaxBackend, all_devices
     from train.loops.loop import Training
-    from train.telemetry.logs import EpochLogs
+    from train.telemetry.logs import Logs
 
     rank, world_size = host_rank()
     path, workdir = config.data_path(), config.workdir
@@ -340,7 +340,7 @@ def open_training(config: Config) -> Training[JaxBackend]:
         loader=data.training_loader(
             settings, () if ramp is None else ramp.starts(data.epoch_images, config.num_epochs)
         ),
-        logs=EpochLogs(workdir, enabled=rank == 0, wandb=config.wandb, spell=partial(spelled, Config)),
+        logs=Logs(workdir, enabled=rank == 0, wandb=config.wandb, spell=partial(spelled, Config), by_epochs=True),
         checkpoints=CheckpointFolder(workdir, keep=config.keep_checkpoints, codec=NUMPY),
         description=config.description(),
     )

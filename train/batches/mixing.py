@@ -109,7 +109,7 @@ def _draw_boxes(config: MixConfig, rng: np.random.Generator, count: int, side: i
 
 @dataclass(frozen=True, kw_only=True)
 class Mixer:
-    """Mixes the parts of a run's batches: a `train.loops.tasks.Mix`."""
+    """Mixes the parts of a run's batches: the i-th image of a batch with its partner, the i-th from the end."""
 
     config: MixConfig
     put: Callable[[torch.Tensor], torch.Tensor]
@@ -127,7 +127,7 @@ class Mixer:
         other_labels_N: torch.Tensor,
         positions: range,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return mixed images, and the shares of the classes, (N, C)."""
+        """Return mixed images, which are normalised, and the shares of the classes, (N, C)."""
         mixes = draw_mixes(
             self.config,
             seed=self.seed,

@@ -39,7 +39,6 @@ NOT_NEGATIVE: Spec = {"low": 0}
 SHARE: Spec = {"low": 0, "high": 1}
 SHARE_ABOVE_0: Spec = {**SHARE, "open_low": True}
 SHARE_BELOW_1: Spec = {**SHARE, "open_high": True}
-PERCENT: Spec = {"low": 0, "high": 100}
 SIDE: Spec = {"low": 1, "high": 10_000}
 """Range of an image's side in pixels: a square of the largest one has the 100 million that an image may have."""
 SEED: Spec = {"low": -(2**63), "high": 2**64 - 1}

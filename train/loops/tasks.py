@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,7 @@ from loaders.loader import Loader
 from loaders.torch import TorchBatch, TorchPackBatch, normalize
 from train.batches.data import IMAGENET_MEAN, IMAGENET_STD
 from train.batches.masks import MaskConfig, PackMaskConfig, draw_masks, draw_pack_masks
+from train.batches.mixing import Mixer
 from train.loops.backend import skipped_images
 from train.loops.runtime import open_autocast
 from train.loops.torch import Task, rows_of_part
@@ -30,13 +31,6 @@ from train.telemetry.logs import Logs
 
 NO_LABEL = -1
 """Label of rows without a sample, which do not count."""
-Mix: TypeAlias = Callable[
-    [torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, range], tuple[torch.Tensor, torch.Tensor]
-]
-"""Function that mixes the i-th image of a batch with its partner, the i-th from the end.
-
-Takes normalised images, labels, the partners' images and labels, and global positions; returns images and labels, which
-become (N, C) shares."""
 
 
 def normalised(images_NHWC: torch.Tensor) -> torch.Tensor:
@@ -50,7 +44,7 @@ class ClassifierTask(Task):
 
     label_smoothing: float = 0.0
     validation: Loader | None = None
-    mix: Mix | None = None
+    mix: Mixer | None = None
 
     def parts(self, batch: TorchBatch, positions: range) -> Iterator[torch.Tensor]:
         """Yield the losses of the parts that `rows_of_part` makes."""

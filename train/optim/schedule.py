@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import TypeAlias
 
 from dataprep.arguments import MOST_COUNT
 from dataprep.errors import UsageError
@@ -16,13 +16,6 @@ from dataprep.messages import counted
 
 BASE_BATCH = 256
 """Batch size to which base learning rates refer: Goyal et al., "Accurate, large minibatch SGD", 2017."""
-
-
-class Schedule(Protocol):
-    """A learning rate over the epochs of a run."""
-
-    def at(self, epoch: float) -> float:
-        """Return the learning rate after a number of epochs, which may be fractional."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,6 +67,7 @@ class Steps:
             return 0.0
 
 
+Schedule: TypeAlias = HalfCosine | Steps
 MIN_UPDATES = 20
 """Updates that an epoch has at least with a default batch, if that does not make the batch smaller than MIN_BATCH."""
 MIN_BATCH = 16

@@ -209,10 +209,19 @@ class Logs:
         enabled: False for all ranks but the first, so that they log nothing.
         wandb: Project of Weights & Biases; None: nothing is logged there.
         spell: Writes the fields that a line for people names as options of the command line.
+        by_epochs: Also show everything over epochs x 1000, as in resnet_jax, to compare runs with other batch sizes.
+            These are a run of their own for TensorBoard, `epochs`: where a run goes on, it forgets what is done again
+            by steps.
     """
 
     def __init__(
-        self, folder: str | None, *, enabled: bool = True, wandb: str | None = None, spell: Callable[[str], str] = str
+        self,
+        folder: str | None,
+        *,
+        enabled: bool = True,
+        wandb: str | None = None,
+        spell: Callable[[str], str] = str,
+        by_epochs: bool = False,
     ) -> None:
         self._stack = contextlib.ExitStack()
         self._storage = storage = open_storage(folder) if folder is not None else None
@@ -231,6 +240,8 @@ class Logs:
         self._enabled, self._spell = enabled, spell
         self._bar: Progress | None = None
         self._events: EventFile | None = None
+        self._epochs: EventFile | None = None
+        self._by_epochs = by_epochs
         self._project = wandb if enabled else None
         self._wandb: Any = None
         self._goodput: Goodput | None = None
@@ -260,6 +271,8 @@ class Logs:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._forget_after(step)
                 self._events = EventFile(self.folder, step + 1)
+                if self._by_epochs:
+                    self._epochs = EventFile(self.folder / "epochs", round(1000 * epoch) + 1)
                 if goodput is not None:
                     self._goodput_events = GoodputEvents(
                         path=self.folder / GOODPUT_FILE, job=self.place.rpartition("/")[2]
@@ -281,8 +294,9 @@ class Logs:
         """Close the progress bar and the files."""
         if self._bar is not None:
             self._bar.stop()
-        if self._events is not None:
-            self._events.close()
+        for events in (self._events, self._epochs):
+            if events is not None:
+                events.close()
         if self._wandb is not None:
             self._wandb.finish()
         if self._goodput is not None and self._goodput_events is not None:
@@ -328,7 +342,8 @@ class Logs:
     def scalars(self, line: Mapping[str, float]) -> None:
         """Log one line of numbers, including `step` and `loss`, and write them as scalars for TensorBoard."""
         self._line(line)
-        self._numbers(int(line["step"]), {f"train/{name}": line[name] for name in line if name != "step"})
+        values = {name: line[name] for name in line if name != "step"}
+        self._numbers(int(line["step"]), line.get("epoch", 0.0), "train", values)
         if self._bar is not None:
             self._bar.update(self._task, completed=line["step"], description=f"loss {line['loss']:.4f}")
 
@@ -344,7 +359,7 @@ class Logs:
     def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
         """Log the numbers of an evaluation, with names that begin with `val_`, in TensorBoard with `val/`."""
         self._line({"step": step, "epoch": epoch, **{f"val_{name}": value for name, value in found.items()}})
-        self._numbers(step, {f"val/{name}": value for name, value in found.items()})
+        self._numbers(step, epoch, "val", found)
 
     def ended(self, step: int, epoch: float) -> None:
         """Log, as the last line, that the run has done all of its steps."""
@@ -371,11 +386,15 @@ class Logs:
         else:
             print(visible(text), file=sys.stderr, flush=True)
 
-    def _numbers(self, step: int, values: dict[str, float]) -> None:
+    def _numbers(self, step: int, epoch: float, kind: str, values: Mapping[str, float]) -> None:
+        named = {f"{kind}/{name}": value for name, value in values.items()}
         if self._events is not None:
-            self._events.scalars(step, values)
+            self._events.scalars(step, named)
+        if self._epochs is not None:
+            over_epochs = {f"ep_{kind}/{name}": value for name, value in values.items() if name != "epoch"}
+            self._epochs.scalars(round(1000 * epoch), over_epochs)
         if self._wandb is not None:
-            self._wandb.log({**values, "step": step})
+            self._wandb.log({**named, "step": step})
 
     def _line(self, line: Mapping[str, float]) -> None:
         if not self._enabled:
@@ -396,44 +415,6 @@ class Logs:
         aside = self.folder / f"{LOG_FILE}.new"
         aside.write_bytes(b"".join(line + b"\n" for line in kept))
         os.replace(aside, self.folder / LOG_FILE)  # noqa: PTH105
-
-
-class EpochLogs(Logs):
-    """Logs that also show everything over epochs x 1000, as in resnet_jax, to compare runs with other batch sizes.
-
-    These are a run of their own for TensorBoard, `epochs`: where a run goes on, it forgets what is done again by steps.
-    """
-
-    _epochs: EventFile | None = None
-
-    def open(self, *, step: int, total_steps: int, epoch: float = 0.0, goodput: Goodput | None = None) -> None:
-        """Start after a step as all logs do, and after an epoch."""
-        super().open(step=step, total_steps=total_steps, epoch=epoch, goodput=goodput)
-        if self.folder is not None:
-            self._epochs = EventFile(self.folder / "epochs", _thousandths(epoch) + 1)
-
-    def close(self) -> None:
-        """Close the progress bar and the files."""
-        if self._epochs is not None:
-            self._epochs.close()
-        super().close()
-
-    def scalars(self, line: Mapping[str, float]) -> None:
-        """Log one line of numbers, and for TensorBoard also as `ep_train/…` over epochs."""
-        super().scalars(line)
-        if self._epochs is not None:
-            values = {f"ep_train/{name}": line[name] for name in line if name not in ("step", "epoch")}
-            self._epochs.scalars(_thousandths(line["epoch"]), values)
-
-    def evaluation(self, step: int, epoch: float, found: Mapping[str, float]) -> None:
-        """Log numbers of an evaluation, and for TensorBoard also as `ep_val/…` over epochs."""
-        super().evaluation(step, epoch, found)
-        if self._epochs is not None:
-            self._epochs.scalars(_thousandths(epoch), {f"ep_val/{name}": value for name, value in found.items()})
-
-
-def _thousandths(epoch: float) -> int:
-    return round(1000 * epoch)
 
 
 def _bar() -> Progress:

@@ -27,7 +27,6 @@ from train.telemetry import logs
 from train.telemetry.logs import (
     RUN_FILE,
     BucketCopy,
-    EpochLogs,
     EventFile,
     Logs,
     StepProfile,
@@ -45,8 +44,8 @@ def test_evaluation_lines_are_logged_with_prefixed_names(tmp_path, capsys):
 
 
 @contextlib.contextmanager
-def opened(folder: object, *, step: int = 0, kind: type[Logs] = Logs, **settings: object) -> Iterator[Logs]:
-    logs = kind(str(folder), **settings)
+def opened(folder: object, *, step: int = 0, **settings: object) -> Iterator[Logs]:
+    logs = Logs(str(folder), **settings)
     logs.open(step=step, total_steps=9)
     yield logs
     logs.close()
@@ -95,7 +94,7 @@ def test_the_newest_picture_is_kept_as_a_file(tmp_path):
 
 
 def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
-    with opened(tmp_path, kind=EpochLogs) as logs:
+    with opened(tmp_path, by_epochs=True) as logs:
         logs.scalars(line(1))
         logs.evaluation(1, 0.1, {"accuracy": 0.25})
     for folder, tags in ((tmp_path, (b"train/loss", b"val/accuracy")), (tmp_path / "epochs", (b"ep_train", b"ep_val"))):
@@ -112,7 +111,7 @@ def test_curves_over_epochs_do_not_overlap_after_a_resume_with_other_batches(tmp
         begin(self, folder, start)
 
     monkeypatch.setattr(EventFile, "__init__", noted)
-    logs = EpochLogs(str(tmp_path / "run"))
+    logs = Logs(str(tmp_path / "run"), by_epochs=True)
     logs.open(step=3, total_steps=9, epoch=2.25)
     logs.close()
     assert starts == [("run", 4), ("epochs", 2251)]
