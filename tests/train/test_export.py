@@ -129,12 +129,6 @@ def test_names_that_are_not_those_of_the_logits_are_left_out(mae, tmp_path, clas
         assert "classes" not in json.loads(file.metadata()["dataprep"])
 
 
-def test_an_encoder_without_a_head_has_no_names(mae, tmp_path):
-    state = torch.load(mae[1], weights_only=True) | {"classes": ["cat", "dog"]}
-    torch.save(state, tmp_path / "mae.pth")
-    assert export(str(tmp_path / "mae.pth"), str(tmp_path / "a.pth")).classes is None
-
-
 def test_the_statistics_of_the_pixels_are_in_the_file_and_in_json(mae, tmp_path):
     for suffix in ("safetensors", "pth"):
         first = export(mae[1], str(tmp_path / f"a.{suffix}"))

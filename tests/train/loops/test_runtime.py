@@ -11,9 +11,7 @@ import torch
 from torch import nn
 
 from dataprep.errors import UsageError
-from loaders.config import LoaderConfig
 from tests.support.training import flags_of
-from train.batches.data import open_data
 from train.loops import runtime as runtimes
 from train.loops.runtime import Runtime, XLARuntime, open_autocast, open_runtime
 
@@ -90,15 +88,6 @@ def runtime() -> Runtime:
     return Runtime("cpu", pin_memory=False)
 
 
-def test_batches_on_the_device_equal_the_loaders(runtime, dataset):
-    config = LoaderConfig(batch_size=8, image_size=32, threads=1)
-    with open_data(dataset).training_loader(config) as loader:
-        found = [(batch.keys, batch.state["position"]) for batch in runtime.batches(loader)]
-    with open_data(dataset).training_loader(config) as loader:
-        assert found == [(batch.keys, batch.state["position"]) for batch in loader]
-    assert [position for _, position in found] == [8 * (number + 1) for number in range(7)]
-
-
 def test_copies_on_the_host_do_not_change_with_the_device(runtime):
     weight = torch.ones(2, requires_grad=True)
     copied = runtime.on_host({"a": [weight, 3]})
@@ -139,9 +128,3 @@ def test_a_cpu_computes_with_as_many_threads_as_it_is_told_and_cuda_with_none(ru
     finally:
         runtime.use_threads(before)
     assert Runtime("cuda", pin_memory=False).compute_threads == 0
-
-
-def test_a_trace_is_written_where_tensorboard_finds_it(runtime, tmp_path):
-    with runtime.profile(tmp_path):
-        torch.ones(3).sum()
-    assert len(list(tmp_path.glob("plugins/profile/*/*.pt.trace.json.gz"))) == 1

@@ -86,13 +86,6 @@ def test_ranks_other_than_the_first_log_nothing(tmp_path, capsys):
     assert not (tmp_path / "logs").exists()
 
 
-def test_the_newest_picture_is_kept_as_a_file(tmp_path):
-    with opened(tmp_path) as logs:
-        for content in (b"first", b"second"):
-            logs.picture(1, "painted", content, height=1, width=1)
-    assert (tmp_path / "painted.png").read_bytes() == b"second"
-
-
 def test_numbers_are_logged_over_steps_and_over_epochs(tmp_path):
     with opened(tmp_path, by_epochs=True) as logs:
         logs.scalars(line(1))
