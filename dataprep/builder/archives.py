@@ -73,11 +73,7 @@ class OrderedSplit:
     """Suffix of the file names that are added to the annotations; empty to add none."""
 
     def shards(self, *, checked: bool = False) -> Iterator[pa.Table]:
-        """Yield the references of each shard, with the columns of `refs_schema`.
-
-        Args:
-            checked: Whether to include the checksums of the images.
-        """
+        """Yield the references of each shard, with the columns of `refs_schema`, and if `checked` with checksums."""
         rows = self.refs.rows()
         schema = references.refs_schema(with_annotations=self.annotated, with_crc32c=checked)
         shards_a_pass = len(self.shard_samples) // self.passes
@@ -94,11 +90,8 @@ def order_split(
     """Divide one split into shards.
 
     Each stored pass is permuted with its own key and cut at equal shares of the source bytes, so that shards have
-    nearly the same size and their number depends on the bytes alone.
-
-    Args:
-        passes: Number of passes to write: 5 for a physical `repeat` of a dataset repeated five times, else 1.
-        annotated: Whether the samples have features.
+    nearly the same size and their number depends on the bytes alone. There are 5 `passes` for a physical `repeat` of a
+    dataset repeated five times, else 1.
     """
     sizes = _sizes(refs)
     count, total = len(refs), sum(int(chunk.sum()) for chunk in _numbers(sizes.batches()))
@@ -125,11 +118,8 @@ def order_split(
 
 
 def cut(num_bytes: Iterable[NDArray[np.int64]], shards: int, *, count: int, total_bytes: int) -> list[int]:
-    """Return the `shards + 1` boundaries at which the running sum of bytes passes equal shares of the total.
-
-    Args:
-        num_bytes: Source bytes of each sample, in pieces of any length.
-    """
+    """Return the `shards + 1` boundaries at which the running sum of bytes passes equal shares of the total, from the
+    source bytes of each sample in pieces of any length."""
     if total_bytes == 0:
         return [count * i // shards for i in range(shards + 1)]
     thresholds = np.array([-(-i * total_bytes // shards) for i in range(shards)], np.int64)
@@ -214,11 +204,7 @@ class ArchiveRecipe(Recipe):
     def plan_orders(
         self, request: BuildRequest, progress: Progress, keeping: Keeping
     ) -> tuple[Plan, list[OrderedSplit]]:
-        """Return the plan, and the order of each of its splits.
-
-        Args:
-            keeping: Stores the lists of originals, and returns lists that an earlier run stored.
-        """
+        """Return the plan, and the order of each of its splits; lists of originals are kept, or taken from there."""
         dataset, options, found = self._enumerated(request, progress, keeping)
         pairs = [ordered(dataset, name, each, options) for name, each in found.items()]
         return plan_of(options, found, [split for split, _ in pairs]), [order for _, order in pairs]

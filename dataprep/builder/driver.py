@@ -64,11 +64,8 @@ def refuse_damaged(storage: Storage, manifest: Manifest) -> None:
 
 def refuse_other_versions(storage: Storage, manifest: Manifest, versions: str) -> NoReturn:
     """Raise an error about a dataset that was made with other codec versions than this build's. Raises
-    VerificationError if files are missing or have another size, and UsageError if all files are there.
-
-    Args:
-        versions: Both versions in words, as `other_versions` returns them.
-    """
+    VerificationError if files are missing or have another size, and UsageError if all files are there. `versions` are
+    the words of `other_versions`."""
     advice = "or build all of it again with `overwrite`"
     if damage := _damage(storage, manifest):
         raise VerificationError(

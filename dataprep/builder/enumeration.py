@@ -165,11 +165,7 @@ def load_enumeration(
     """Return the stored enumeration, or None if there is no valid one.
 
     An enumeration is removed if it is damaged or has no digest, if an archive or a table has changed, or if the images
-    of a table are not unpacked any more. An enumeration with images in folders is used only if these are known to be
-    the same.
-
-    Args:
-        folders_are_same: Whether images in folders need no comparison.
+    of a table are not unpacked any more. An enumeration with images in folders is used only if `folders_are_same`.
     """
     info = storage.stat(name)
     if info is None:

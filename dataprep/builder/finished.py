@@ -304,12 +304,8 @@ def image_names(manifest: Manifest, split: SplitManifest, rows: pa.Table) -> Ite
 
 
 def image_files(rows: pa.Table | pa.RecordBatch, root: str, classes: Sequence[str], dataset: str) -> Iterator[str]:
-    """Yield the file in an image folder of each row with a key and a label.
-
-    Args:
-        root: Folder of the split's images.
-        dataset: Name of the dataset class, which decides the suffix.
-    """
+    """Yield the file of each row with a key and a label below `root`, the folder of a split's images. Its suffix
+    depends on the class of the dataset."""
     suffix, columns = image_suffix(dataset), (rows.column(name).to_pylist() for name in ("key", "label"))
     for key, label in zip(*columns, strict=True):
         yield image_file(root, key, "" if label == NO_LABEL else classes[label], suffix)
@@ -400,11 +396,8 @@ C = TypeVar("C", bound=ChangePlan)
 
 
 def read_change(storage: Storage, kind: type[C]) -> C | None:
-    """Read the plan of an interrupted or running change; None if there is none. Raises FormatError.
-
-    Args:
-        kind: Class of the plan: one command's, or `ChangePlan` for the fields that all commands share.
-    """
+    """Read the plan of an interrupted or running change, as one command's class or as `ChangePlan`, which has what all
+    of them share; None if there is none. Raises FormatError."""
     data = read_bounded(storage, CHANGE_JSON, MAX_PLAN_BYTES, advice=CHANGE_ADVICE)
     where = f"{storage.url_of(CHANGE_JSON)}: not a plan of a change"
     return None if data is None else decode(data, kind, where=where, advice=CHANGE_ADVICE)
@@ -517,12 +510,8 @@ def delete_files(storage: Storage, names: Iterable[str]) -> None:
 
 
 def replace_index(storage: Storage, split: SplitManifest, added: Iterator[pa.Table], shards: int) -> IndexEntry:
-    """Replace an index, or its last part, with one that has the unchanged old row groups, then one for each new shard.
-
-    Args:
-        added: The rows of each new shard.
-        shards: Number of the new shards.
-    """
+    """Replace an index, or its last part, with one that has the unchanged old row groups, then the rows `added` by each
+    of so many new shards."""
     last = index_files(split)[-1]
     name, first = last["file"], sum(part["shards"] for part in split.index.get("parts", [])[:-1])
     with storage.open(name) as stream:

@@ -188,9 +188,7 @@ def merge_split(
     """Merge the receipts of one split, shard after shard, and write its index and its events. Raises BuildError if a
     receipt is missing, and FormatError if a receipt does not match the plan of its shard.
 
-    Args:
-        publishing: Publishes index and events, which may continue after this call.
-        seen: Called with every receipt and its index rows, in the order of the shards.
+    Every receipt and its index rows are `seen` in the order of the shards; the publishing may continue after this call.
     """
     merged = Merged(build, split, check=check, seen=seen)
     schema = indexing.index_schema(with_annotations=bool(build.plan.features))

@@ -629,12 +629,8 @@ def is_over_remains(storage: Storage, plan: plans.Plan) -> bool:
 
 def take_over(storage: Storage, planned: Planned, *, overwrite: bool) -> bool:
     """Claim, for a plan, a place with remaining files of its dataset; return whether it was cleared instead. Raises
-    UsageError if the files belong to another plan, or some belong to no plan.
-
-    Args:
-        storage: The output, with files that `may_be_left` found.
-        overwrite: Remove the files of the plan first, if a card names it.
-    """
+    UsageError if the files belong to another plan, or some belong to no plan. With `overwrite`, the files of the
+    plan are removed first if a card names it."""
     named = refuse_other_remains(storage, planned.plan, overwrite=overwrite)
     claim = claim_place(storage, planned)
     if named is None:

@@ -133,12 +133,8 @@ class Dispatch:
             raise shards_set_aside(self.set_aside)
 
     def lost(self, index: int, loss: Loss, alive: Collection[str], now_s: float) -> str:
-        """Put a shard whose worker was lost in the queue again or set it aside, and return a line for the user.
-
-        Args:
-            index: The shard that is to blame, if its worker was not lost with the node.
-            alive: Nodes that are known to be alive.
-        """
+        """Put a shard whose worker was lost in the queue again or set it aside, and return a line for the user. The
+        shard is to blame if the node of its worker is known to be `alive`."""
         nodes = self._losses[index]
         nodes.append(loss.node)
         self._hangs_in_a_row += loss.hung
@@ -155,12 +151,8 @@ class Dispatch:
         return f"shard {index}: {reason}; set aside"
 
     def refuse_hangs(self, last: int, processes: int, stall_s: float) -> None:
-        """Raise BuildError if so many workers hung in a row, with no shard done in between, that no shard is to blame.
-
-        Args:
-            last: The shard of the last of them.
-            stall_s: Time without progress after which a worker counts as hung.
-        """
+        """Raise BuildError if so many workers hung in a row, with no shard done in between, that no shard is to blame,
+        not even the `last` one's."""
         if self._waiting and self._hangs_in_a_row >= MAX_DEATHS * max(1, processes):
             raise BuildError(
                 f"{self._hangs_in_a_row} workers hung one after the other, each without progress for "

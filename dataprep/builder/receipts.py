@@ -60,11 +60,8 @@ def write_receipt(
     storage: Storage, receipt: ShardReceipt, rows: pa.Table, root: str, before: Callable[[], None] | None = None
 ) -> None:
     """Store a shard's receipt and index rows, create-only: from here on the shard is done. Raises ConflictError if
-    another receipt exists.
-
-    Args:
-        before: Called after the receipt's bytes are written and before it gets its name; see `Storage.create_last`.
-    """
+    another receipt exists. `before` is called when its bytes are written, before it gets its name
+    (`Storage.create_last`)."""
     metadata = {b"receipt": json.dumps(asdict(receipt), sort_keys=True).encode(), b"of": root.encode()}
     sink = pa.BufferOutputStream()
     pq.write_table(rows.replace_schema_metadata(metadata), sink)

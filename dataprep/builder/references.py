@@ -146,11 +146,8 @@ def shard_plan(build: OpenBuild, index: int) -> ShardPlan:
 
 
 def original_names(build: OpenBuild, indexes: Iterable[int], keys: Iterable[str]) -> dict[str, str]:
-    """Return the names of original images by their keys: a file's path, or a path in an archive without suffix.
-
-    Args:
-        indexes: Shards whose references are searched.
-    """
+    """Return the names of original images of some shards by their keys: a file's path, or a path in an archive without
+    suffix."""
     missing, found = set(keys), {}
     for index in indexes:
         if not missing:

@@ -172,12 +172,8 @@ def rows_to_try(dataset: FetchedDataset, choice: Choice) -> Iterator[Place]:
 
 
 def rejected_rows(dataset: FetchedDataset, shards: int | None = None) -> Iterator[RejectedRow]:
-    """Yield the rows without an image, in the order of the shards that last tried them. Raises FormatError if a parquet
-    sidecar is missing or damaged.
-
-    Args:
-        shards: Number of shards to read; None for all.
-    """
+    """Yield the rows without an image, in the order of the shards that last tried them, of so many `shards` or of all.
+    Raises FormatError if a parquet sidecar is missing or damaged."""
     looked_at, names = range(dataset.num_shards)[:shards], (*_COLUMNS, "url")
     for place, (key, status, _, url) in _newest(dataset, looked_at, lambda _status, _reason: True, names):
         yield RejectedRow(key, url or "", status, place.reason)

@@ -209,11 +209,8 @@ def tfds_files(manifest: Manifest) -> dict[str, bytes]:
 def metadata_files(
     dataset: Dataset, schema: ShardSchema, shard_samples: Mapping[str, Sequence[int]], split_bytes: Mapping[str, int]
 ) -> dict[str, bytes]:
-    """Return the files in the dataset's root, name to content.
-
-    Args:
-        shard_samples: By split, the samples of each shard, in the order of their numbers.
-    """
+    """Return the files in the dataset's root, name to content, from the samples of each shard in the order of their
+    numbers, and the bytes, by split."""
     names = tfds.TfdsNames(name=tfds_name(dataset.name))
     facts = described(dataset, (), shard_samples, split_bytes, names=names)
     info = tfds.dataset_info(facts, filepath_template=FILEPATH_TEMPLATE)

@@ -262,11 +262,8 @@ def arrow_schema(schema: ShardSchema) -> pa.Schema:
 def stats_json(
     statuses: Mapping[str, int], reasons: Mapping[str, int], before: Mapping[str, Mapping[str, int]] | None = None
 ) -> bytes:
-    """Return the content of `_stats.json`: the counts of img2dataset and of further statuses, which add up to `count`.
-
-    Args:
-        before: Earlier `statuses` and `reasons` of retried rows, which are now counted in this shard.
-    """
+    """Return the content of `_stats.json`: the counts of img2dataset and of further statuses, which add up to `count`,
+    and of retried rows, which this shard counts now, the `statuses` and `reasons` before."""
     document = {
         "count": sum(statuses.values()),
         "successes": statuses[SUCCESS],
@@ -336,11 +333,7 @@ def make_shard(
     streams: Streams,
     before: Mapping[str, Mapping[str, int]] | None = None,
 ) -> MadeShard:
-    """Fetch the rows of a shard and write their samples.
-
-    Args:
-        before: Earlier `statuses` and `reasons` of retried rows; they are written to the stats.
-    """
+    """Fetch the rows of a shard and write their samples; see `stats_json` for what retried rows were `before`."""
     schema, spool = options.schema, streams.spool
     results = collecting.collect(rows, fetch, options.rows, spool)
     places = write_samples(streams.samples, options.format, rows, results, schema, spool)

@@ -107,11 +107,7 @@ def decide(storage: Storage, places: Places, receipt: ShardReceipt, rows: pa.Tab
     run has finished and cleaned up, or another object has the shard's name, and StorageError if the files could not be
     put in place; the receipt is stored, and a rerun continues.
 
-    Args:
-        receipt: Receipt of this attempt, whose folder has all its files.
-
-    Returns:
-        The valid receipt.
+    Takes the receipt of this attempt, whose folder has all its files, and returns the valid one.
     """
     try:
         write_receipt(storage, receipt, rows, places.root)
@@ -271,11 +267,7 @@ class FetchJob(BuildJob):
 
 class WebFetch:
     """Fetches the rows of one shard after the other, and remembers hosts. Raises UsageError if the packages for
-    fetching are not installed.
-
-    Args:
-        kept: Also keep connections while no shard is in progress.
-    """
+    fetching are not installed. With `kept`, connections are also kept while no shard is in progress."""
 
     def __init__(self, limits: Limits, *, kept: bool = False) -> None:
         with needing("laion", "laion"):
@@ -377,9 +369,7 @@ def kept_shard(
 ) -> tuple[ShardReceipt, pa.Table] | None:
     """Return the receipt and index rows of a shard left by an earlier build; None if it is missing or damaged.
 
-    Args:
-        web: Fetcher of this run, whose networks the receipt names.
-        card: Content of the dataset's `croissant.json`, with the SHA-256 digests of the shards; empty if absent.
+    The receipt names the networks of this run. The card `croissant.json`, empty if absent, has the shards' SHA-256.
     """
     storage = target.storage
     split_index = target.places.first_shard + index
