@@ -51,7 +51,7 @@ from dataprep.sources.archives import BLOCK_BYTES
 from dataprep.sources.base import CONVERTED, Conversion, Dataset
 from dataprep.sources.keys import same_names
 from dataprep.sources.unpacked import unpacked_sources
-from dataprep.storage import Storage, open_originals, open_storage
+from dataprep.storage import Storage, expected, open_originals, open_storage
 from dataprep.storage.checksums import crc32c_of
 
 
@@ -279,12 +279,13 @@ class ArchiveRecipe(Recipe):
         self, build: OpenBuild, request: BuildRequest, published: merge.Published, noticed: merge.BuildNotes
     ) -> merge.Seen:
         """Return a function that takes a receipt with its rows, and compares the originals with the listed ones."""
-        same = shard.SameOriginals(self._source(request), build.plan)
+        source = expected(self._source(request))
+        unpacked = {entry["name"] for split in build.plan.splits for entry in unpacked_sources(split.sources)}
 
         def seen(receipt: records.ShardReceipt, rows: pa.Table) -> None:
             published.expect(receipt.index, shard.files_of(build, receipt, rows))
             noticed.add(receipt, rows)
-            same.check(references.references_of(build, receipt.index))
+            shard.refuse_changed_originals(source, references.references_of(build, receipt.index), unpacked)
 
         return seen
 

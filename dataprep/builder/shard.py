@@ -34,7 +34,7 @@ from dataprep.formats import FORMATS
 from dataprep.formats.imagefolder import REPEATED, image_file, image_suffix, metadata_file, metadata_line, repeat_links
 from dataprep.host.heartbeat import beat
 from dataprep.sources.unpacked import UnpackedImages, unpacked_sources
-from dataprep.storage import ObjectInfo, checksums, expected, open_storage
+from dataprep.storage import ObjectInfo, checksums, open_storage
 from dataprep.storage.base import NO_VERSION, ChangedError, Originals, Storage
 from dataprep.storage.errors import GO_ON, disk_errors
 from dataprep.storage.local import LocalStorage
@@ -118,23 +118,14 @@ def changed(error: ChangedError) -> SourceError:
     )
 
 
-class SameOriginals:
-    """Compares originals with their listed versions, once more when all shards are done."""
-
-    def __init__(self, source: Storage, plan: Plan) -> None:
-        self._source = expected(source)
-        self._unpacked = {entry["name"] for split in plan.splits for entry in unpacked_sources(split.sources)}
-
-    def check(self, references: pa.Table) -> None:
-        sources, versions = (references.column(name).to_pylist() for name in ("source", "version"))
-        listed = {
-            name: version
-            for name, version in zip(sources, versions, strict=True)
-            if version != NO_VERSION and name not in self._unpacked
-        }
-        for (name, version), info in zip(listed.items(), self._source.stats(list(listed)), strict=True):
-            if info is None or info.version != version:
-                raise changed(ChangedError(self._source.url_of(name)))
+def refuse_changed_originals(source: Storage, references: pa.Table, unpacked: Container[str]) -> None:
+    """Raise SourceError if originals of a shard, except unpacked ones, have other versions than the listed ones."""
+    sources, versions = (references.column(name).to_pylist() for name in ("source", "version"))
+    pairs = zip(sources, versions, strict=True)
+    listed = {name: version for name, version in pairs if version != NO_VERSION and name not in unpacked}
+    for (name, version), info in zip(listed.items(), source.stats(list(listed)), strict=True):
+        if info is None or info.version != version:
+            raise changed(ChangedError(source.url_of(name)))
 
 
 def _checked(source: Originals, ref: records.SampleRef, data: bytes | None) -> bytes | None:

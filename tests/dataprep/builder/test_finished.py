@@ -9,14 +9,11 @@ from dataprep.builder.finished import (
     image_root,
     layout_faults,
     links_repeats,
-    metadata_of,
     readable_manifest,
     shape_faults,
 )
 from dataprep.dataset.replicas import REPLICAS
 from dataprep.errors import FormatError, UsageError
-from dataprep.formats.tfds import OWN_NAMES
-from dataprep.sources import BUILT
 from dataprep.storage import open_storage
 from tests.support.finished import DATASETS
 
@@ -29,15 +26,6 @@ def test_names_are_those_of_all_files(finished, name):
     files = {each for each in found if not (finished(name) / each).is_dir() or (finished(name) / each).is_symlink()}
     below_links = {each for each in files for link in files if each.startswith(f"{link}/")}
     assert set(dataset_names(storage, manifest)) - {REPLICAS} == files - below_links
-
-
-@pytest.mark.parametrize("name", DATASETS)
-def test_metadata_are_what_the_build_wrote(finished, name):
-    storage = open_storage(str(finished(name)))
-    manifest = readable_manifest(storage)
-    files = metadata_of(manifest, BUILT[manifest.name], OWN_NAMES)
-    assert {entry["file"] for entry in manifest.files} == set(files)
-    assert all(storage.read(file) == data for file, data in files.items())
 
 
 def test_images_of_a_linked_split_lie_in_a_folder_of_their_own(finished):
