@@ -245,14 +245,6 @@ class _Worker:
     tasks have returned a Future whose result is awaited."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """The task of a run, and its indexes that are left."""
-
-    task: Callable[[int], object]
-    dispatch: Dispatch
-
-
 class Pool:
     """Runs `task(index)` for many indexes in processes, inside a `with` block.
 
@@ -270,6 +262,7 @@ class Pool:
         self._stall_s = stall_s
         self._context = multiprocessing.get_context("forkserver")
         self._workers: list[_Worker] = []
+        self._task: Callable[[int], object] | None = None
 
     def __enter__(self) -> Pool:
         try:
@@ -313,22 +306,22 @@ class Pool:
             DataprepError: A task failed with another error that is not retryable, or too often.
             BuildError: Some tasks were set aside; all others are done.
         """
-        run = _Run(task, Dispatch(indexes, is_left))
-        while len(self._workers) < min(self._num_workers, run.dispatch.left):
+        self._task, dispatch = task, Dispatch(indexes, is_left)
+        while len(self._workers) < min(self._num_workers, dispatch.left):
             self._workers.append(self._start())
-        yield from self._supervise(run)
-        run.dispatch.end()
+        yield from self._supervise(dispatch)
+        dispatch.end()
 
-    def _supervise(self, run: _Run) -> Iterator[Any]:
-        while self._hand_out(run):
-            ready = self._ready(run)
+    def _supervise(self, dispatch: Dispatch) -> Iterator[Any]:
+        while self._hand_out(dispatch):
+            ready = self._ready(dispatch)
             for worker in [worker for worker in self._workers if worker.indexes and worker not in ready]:
-                self._watch(worker, run)
+                self._watch(worker, dispatch)
             for worker in ready:
                 try:
                     message = worker.pipe.recv()
                 except (EOFError, OSError):
-                    self._died(worker, run)
+                    self._died(worker, dispatch)
                     continue
                 worker.still.reset()
                 if message is None:
@@ -337,37 +330,37 @@ class Pool:
                 index, answer = message
                 worker.indexes.remove(index)
                 if isinstance(answer, Failure):
-                    if line := run.dispatch.failed(index, answer, time.monotonic()):
+                    if line := dispatch.failed(index, answer, time.monotonic()):
                         self._log(line)
                 else:
-                    run.dispatch.done(index)
+                    dispatch.done(index)
                     yield answer
 
-    def _hand_out(self, run: _Run) -> bool:
+    def _hand_out(self, dispatch: Dispatch) -> bool:
         """Give tasks to free workers; return whether any task is left or under way."""
         for worker in sorted(self._workers, key=lambda worker: len(worker.indexes)):
-            if not worker.busy and (index := run.dispatch.next_shard(time.monotonic())) is not None:
+            if not worker.busy and (index := dispatch.next_shard(time.monotonic())) is not None:
                 worker.busy = True
                 worker.still.reset()
                 worker.indexes.append(index)
                 with suppress(OSError):  # it died idle; the closed pipe shows this below
-                    if worker.task is not run.task:
-                        worker.pipe.send(run.task)
+                    if worker.task is not self._task:
+                        worker.pipe.send(self._task)
                     worker.pipe.send(worker.indexes[-1])
-                worker.task = run.task
-        return run.dispatch.left > 0
+                worker.task = self._task
+        return dispatch.left > 0
 
-    def _ready(self, run: _Run) -> list[_Worker]:
+    def _ready(self, dispatch: Dispatch) -> list[_Worker]:
         """Return the workers that have answered or died. Wait until one has, until a task may be tried again, or until
         it is time to look at the heartbeats."""
         timeout = min((worker.still.poll_s for worker in self._workers if worker.indexes), default=None)
-        delay_s = run.dispatch.delay_s(time.monotonic())
+        delay_s = dispatch.delay_s(time.monotonic())
         if delay_s is not None and any(not worker.busy for worker in self._workers):
             timeout = delay_s if timeout is None else min(timeout, delay_s)
         by_pipe = {worker.pipe: worker for worker in self._workers}
         return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout)]  # type: ignore[index]
 
-    def _died(self, worker: _Worker, run: _Run) -> None:
+    def _died(self, worker: _Worker, dispatch: Dispatch) -> None:
         worker.process.join()
         code = worker.process.exitcode
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
@@ -377,9 +370,9 @@ class Pool:
             return
         # Images are decoded only for the last index, so it is to blame.
         loss = Loss(_HERE, f"died ({how})", f"killed its worker {{}} times, last by {how}")
-        self._blame(worker, worker.indexes[-1], run, loss)
+        self._blame(worker, worker.indexes[-1], dispatch, loss)
 
-    def _watch(self, worker: _Worker, run: _Run) -> None:
+    def _watch(self, worker: _Worker, dispatch: Dispatch) -> None:
         """Warn of a worker that makes no progress; kill it if this lasts too long."""
         worker.still.look()
         index, idle = worker.indexes[0], minutes(worker.still.idle_s)  # tasks after the first wait for it
@@ -394,8 +387,10 @@ class Pool:
         self._let_end(worker)
         self._replace(worker)
         how = f"hung, without progress for {idle}, and was killed"
-        self._blame(worker, index, run, Loss(_HERE, how, f"hung its worker {{}} times, last for {idle}", hung=True))
-        run.dispatch.refuse_hangs(index, self._num_workers, self._stall_s)
+        self._blame(
+            worker, index, dispatch, Loss(_HERE, how, f"hung its worker {{}} times, last for {idle}", hung=True)
+        )
+        dispatch.refuse_hangs(index, self._num_workers, self._stall_s)
 
     def _let_end(self, worker: _Worker) -> None:
         if not end_or_leave(worker.process):
@@ -408,11 +403,11 @@ class Pool:
         worker.pipe.close()
         self._workers[self._workers.index(worker)] = self._start()
 
-    def _blame(self, worker: _Worker, blamed: int, run: _Run, loss: Loss) -> None:
+    def _blame(self, worker: _Worker, blamed: int, dispatch: Dispatch, loss: Loss) -> None:
         """Put the indexes of a lost worker back in the queue, except the one to blame if it has lost too many."""
         now_s = time.monotonic()
-        run.dispatch.give_back((index for index in worker.indexes if index != blamed), now_s)
-        self._log(run.dispatch.lost(blamed, loss, {_HERE}, now_s))
+        dispatch.give_back((index for index in worker.indexes if index != blamed), now_s)
+        self._log(dispatch.lost(blamed, loss, {_HERE}, now_s))
 
     def _start(self) -> _Worker:
         ours, theirs = self._context.Pipe()

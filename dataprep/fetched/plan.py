@@ -40,12 +40,11 @@ if TYPE_CHECKING:
 
 MAX_DIGITS = 12
 """Maximum number of digits of a shard's number."""
-_RESIZER = "opencv-python-headless"
 _TABLE_FIELDS = ("split", "name", "bytes", "rows", "sha256")
 
 
 def laion_codecs() -> dict[str, str]:
-    return codec_versions(_RESIZER)
+    return codec_versions("opencv-python-headless")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
