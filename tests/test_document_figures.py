@@ -116,17 +116,8 @@ def test_capacity_plans_print_what_the_document_shows(command):
 
 def test_ways_to_build_from_originals_elsewhere_cost_what_the_document_says():
     def report(location: str, zone: str, num_bytes: str, *more: str) -> dict:
-        words = [
-            "gs://data",
-            "--bucket-location",
-            location,
-            "--zone",
-            zone,
-            "--dataset-bytes",
-            num_bytes,
-            *more,
-            "--json",
-        ]
+        words = f"gs://data --bucket-location {location} --zone {zone} --json".split()
+        words += ["--dataset-bytes", num_bytes, *more]
         return json.loads(CliRunner().invoke(group, ["check-region", *words]).stdout)["urls"][0]
 
     loose = ("2 TB", "--objects", "18000000")

@@ -199,16 +199,6 @@ def test_a_run_in_the_background_of_a_shell_can_still_test_ctrl_c(tmp_path: Path
     assert run.returncode == 0, run.stdout
 
 
-def test_no_decorator_is_given_twice():
-    found = []
-    for path in matching(r"^( *@.*\n)((?! *(async )?def | *class ).*\n)*?\1"):
-        for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                given = list(map(ast.unparse, node.decorator_list))
-                found += [f"{path.relative_to(ROOT)} {node.name}"] * (len(given) != len(set(given)))
-    assert found == []
-
-
 def test_no_test_is_decided_by_a_clock():
     """No assertion of a test reads a clock of the wall or of a processor."""
     clock = r"\btime\.(time|monotonic|perf_counter|process_time|thread_time)(_ns)?\("

@@ -9,7 +9,6 @@ import pickle
 import pickletools
 import zipfile
 from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -266,16 +265,11 @@ def _saved(path: Path, tensor: Any) -> Path:
     return path
 
 
-ATTACKS: list[Attack] = [
-    Attack(name, run, sampled=True)
-    for name, run in dict[str, Callable[[Path], str]](
-        {
-            "pickles that run code": run_code,
-            "tensors and archives that declare more than they hold": declare_more,
-            "lengths beyond the bytes that are there": lie_about_lengths,
-            "files that are cut short": cut_short,
-            "lists of parts that lie": lie_in_parts,
-            "what is no file": stand_in_the_way,
-        }
-    ).items()
+ATTACKS = [
+    Attack("pickles that run code", run_code, sampled=True),
+    Attack("tensors and archives that declare more than they hold", declare_more, sampled=True),
+    Attack("lengths beyond the bytes that are there", lie_about_lengths, sampled=True),
+    Attack("files that are cut short", cut_short, sampled=True),
+    Attack("lists of parts that lie", lie_in_parts, sampled=True),
+    Attack("what is no file", stand_in_the_way, sampled=True),
 ]

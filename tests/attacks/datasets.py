@@ -55,9 +55,19 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-def _mutated(folder: Path, *, file: str, readers: tuple[str, ...], fmt: str, count: int, seed: int) -> str:
+def _mutated(
+    folder: Path,
+    *,
+    file: str,
+    readers: tuple[str, ...],
+    fmt: str,
+    count: int,
+    seed: int,
+    prepare: Callable[[Path], object] = lambda _: None,
+) -> str:
     """Each mutant of one file is read, or refused by a DataprepError."""
     dataset = _build(folder, fmt)
+    prepare(dataset)
     original = (dataset / file).read_bytes()
     outcomes: Counter[str] = Counter()
     for done, mutant in mutants(original, random.Random(seed), count):
@@ -104,25 +114,14 @@ def _flipped_index(folder: Path, *, count: int, seed: int) -> str:
     return f"{refused:,} of {count:,} flips refused"
 
 
-def _described_by_tfds(folder: Path, *, file: str, count: int, seed: int) -> str:
-    """A TFDS directory without a manifest of ours, whose description is mutated, and adopted."""
-    dataset = _build(folder, "tfrecord")
+def _leave_to_tfds(dataset: Path) -> None:
+    """Make it a TFDS directory without a manifest of ours, in which the classes are not named."""
     (dataset / "dataset.json").unlink()
     shutil.rmtree(dataset / "index")
     (dataset / "label.labels.txt").unlink()
-    original, outcomes = (dataset / file).read_bytes(), Counter[str]()
-    for done, mutant in mutants(original, random.Random(seed), count):
-        (dataset / file).write_bytes(mutant)
-        try:
-            _adopt(dataset)
-            outcomes["adopted"] += 1
-        except DataprepError:
-            outcomes["refused"] += 1
-        except Exception as error:
-            raise AssertionError(f"{file}: {done}: {error!r}") from error
-    return ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(outcomes.items()))
 
 
+_of_tfds = partial(_mutated, readers=("adopt",), fmt="tfrecord", prepare=_leave_to_tfds)
 ATTACKS = [
     Attack(
         "mutants of dataset.json, loaded",
@@ -146,7 +145,7 @@ ATTACKS = [
     Attack("flipped bits of the index", partial(_flipped_index, count=16, seed=2), sampled=True),
     Attack("thousand flipped bits of the index", partial(_flipped_index, count=1000, seed=3)),
     *(
-        Attack(f"mutants of {file} of a TFDS directory", partial(_described_by_tfds, file=file, count=500, seed=4))
+        Attack(f"mutants of {file} of a TFDS directory", partial(_of_tfds, file=file, count=500, seed=4))
         for file in ("dataset_info.json", "features.json")
     ),
 ]

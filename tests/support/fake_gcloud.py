@@ -25,23 +25,13 @@ from pathlib import Path
 from typing import Any
 
 FLAGS: dict[str, Any] = json.loads(Path(__file__).with_name("gcloud_flags.json").read_text())
+_OF_A_MACHINE = {"--machine-type", "--image-family", "--image-project", "--maintenance-policy"}
 REQUIRED = {
     "compute tpus tpu-vm create": {"--zone", "--version"},
     "compute tpus queued-resources create": {"--zone", "--runtime-version", "--node-id"},
     "alpha compute tpus queued-resources create": {"--zone", "--runtime-version", "--node-id"},
-    "compute instances create": {
-        "--zone",
-        "--machine-type",
-        "--image-family",
-        "--image-project",
-        "--maintenance-policy",
-    },
-    "compute instance-templates create": {
-        "--machine-type",
-        "--image-family",
-        "--image-project",
-        "--maintenance-policy",
-    },
+    "compute instances create": {"--zone", *_OF_A_MACHINE},
+    "compute instance-templates create": _OF_A_MACHINE,
     "compute instance-groups managed create": {"--zone", "--size", "--template"},
     "compute instance-groups managed resize": {"--zone", "--size"},
     "compute resource-policies create workload-policy": {"--type", "--region"},
