@@ -11,9 +11,10 @@ import sys
 
 import pytest
 
-from tests.support.adapters import AdapterContract, finished, run_module, start_module
+from tests.support.adapters import AdapterContract, run_module, start_module
 from tests.support.markdown import blocks
 from tests.support.multi_device import BATCHES, placed
+from tests.support.training import report_of
 
 FOUR = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4"}
 TWO = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
@@ -65,7 +66,7 @@ def test_the_training_of_the_documents_runs(dataset):
 def test_in_two_processes_every_device_has_its_own_part_of_the_global_batch(dataset, port):
     url = dataset("webdataset")
     programs = [start_module("tests.support.multi_device", "jax", url, rank, 2, port, **TWO) for rank in range(2)]
-    reports = [finished(program) for program in programs]
+    reports = [report_of(program) for program in programs]
     assert [len(report) for report in reports] == [BATCHES, BATCHES]
     for step in placed(url, reports):
         assert [len(rows) for rows in step.by_device.values()] == [3] * 4

@@ -32,8 +32,8 @@ import pytest
 from loaders import Batch, Loader, Mixture, MixtureSource, RowView, mixture, open_loader
 from tests.support import warm
 from tests.support.loading import digest, load
+from tests.support.training import report_of, start_program
 
-REPOSITORY = Path(__file__).parents[2]
 SMALL = {"batch_size": 12, "image_size": 64, "fields": ("class_name", "height"), "views": True}
 EVALUATION = {**SMALL, "batch_size": 4}
 """Settings of an evaluation of more than one batch."""
@@ -138,30 +138,13 @@ class AdapterContract:
 
 def run_module(module: str, *arguments: object, **environment: str) -> Any:
     """The JSON on the last line that a test program prints."""
-    return finished(start_module(module, *arguments, **environment))
+    return report_of(start_module(module, *arguments, **environment))
 
 
 def start_module(module: str, *arguments: object, **environment: str) -> subprocess.Popen[str] | warm.Process:
     """Start a test program; where its first argument says that it needs torch_xla, that is imported already."""
-    if arguments[0] in ("xla", "train.pretrain_mae"):
-        variables = {**os.environ, **environment}
-        return warm.start(module, *map(str, arguments), environment=variables, folder=REPOSITORY)
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        cwd=REPOSITORY,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(program: subprocess.Popen[str] | warm.Process) -> Any:
-    """Wait until a program has ended well, and return its report."""
-    with program:
-        out, err = program.communicate(timeout=800)
-    assert program.returncode == 0, err[-3000:]
-    return json.loads(out.splitlines()[-1])
+    needs_torch = arguments[0] in ("xla", "train.pretrain_mae")
+    return start_program(module, *map(str, arguments), environment={**os.environ, **environment}, fork=needs_torch)
 
 
 def _damage(dataset: Path, key: str) -> None:

@@ -58,16 +58,19 @@ LONG = {**SMALL, "epochs": 30, "max_steps": 200, "ckpt_interval_steps": 10}
 def start(module: str, *arguments: str, **environment: str) -> subprocess.Popen | warm.Process:
     """Start a Python module in a process of its own, forked from one that has imported torch where it needs that."""
     variables = {**os.environ, **ENVIRONMENT, **environment}
-    if (module in TORCH_ENTRIES or module.startswith("tests.train.")) and variables["PJRT_DEVICE"] == "CPU":
-        return warm.start(module, *arguments, environment=variables, folder=REPOSITORY)
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        cwd=REPOSITORY,
-        env=variables,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    on_cpu = variables["PJRT_DEVICE"] == "CPU"
+    needs_torch = module in TORCH_ENTRIES or module.startswith("tests.train.")
+    return start_program(module, *arguments, environment=variables, fork=needs_torch and on_cpu)
+
+
+def start_program(
+    module: str, *arguments: str, environment: dict[str, str], fork: bool
+) -> subprocess.Popen | warm.Process:
+    """Start a Python module in a process of its own, or with `fork` in one forked from one that has imported torch."""
+    if fork:
+        return warm.start(module, *arguments, environment=environment, folder=REPOSITORY)
+    words, pipe = [sys.executable, "-m", module, *arguments], subprocess.PIPE
+    return subprocess.Popen(words, cwd=REPOSITORY, env=environment, stdout=pipe, stderr=pipe, text=True)
 
 
 def outputs(process: subprocess.Popen | warm.Process, code: int = 0) -> tuple[str, str]:
@@ -83,9 +86,14 @@ def ended(process: subprocess.Popen | warm.Process, code: int = 0) -> str:
     return outputs(process, code)[1]
 
 
+def report_of(process: subprocess.Popen | warm.Process) -> Any:
+    """Wait until a program has ended well; the JSON on the last line that it prints."""
+    return json.loads(outputs(process)[0].splitlines()[-1])
+
+
 def facts(module: str, *arguments: str, **environment: str) -> Any:
     """Run a module in a process of its own, which must end well; the JSON on the last line that it prints."""
-    return json.loads(outputs(start(module, *arguments, **environment))[0].splitlines()[-1])
+    return report_of(start(module, *arguments, **environment))
 
 
 def flags_of(**values: Any) -> list[str]:
