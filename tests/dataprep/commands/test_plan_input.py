@@ -32,6 +32,19 @@ def plan_input(capsys, monkeypatch):
     return run
 
 
+@pytest.fixture
+def bench_json(tmp_path):
+    """Write the JSON of a benchmark, with more in its section or beside it; its path."""
+
+    def write(section=None, **more):
+        path = tmp_path / "bench.json"
+        sections = [{"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0, **(section or {})}]
+        path.write_text(json.dumps({"schema_version": 1, "sections": sections, **more}))
+        return path
+
+    return write
+
+
 def test_hosts_that_feed_the_accelerator_exit_with_0(plan_input):
     code, out = plan_input(*MAE)
     assert code == 0
@@ -98,10 +111,8 @@ def test_costs_of_the_table_are_those_of_the_hosts_cores(plan_input):
     assert "  cores        processor not known, each core counted as " in out
 
 
-def test_cores_count_like_those_of_the_machine_of_the_users_measurement(plan_input, tmp_path):
-    path = tmp_path / "bench.json"
-    section = {"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0}
-    path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
+def test_cores_count_like_those_of_the_machine_of_the_users_measurement(plan_input, bench_json):
+    path = bench_json()
     words = (*RESNET, "--images-per-s", 8000, "--measured", path)
     document = json.loads(plan_input(*words, "--json")[1])
     assert document["sentence"].startswith("If a host's core is as fast as yours, v4-32 is fed with ")
@@ -125,10 +136,8 @@ def test_missing_or_wrong_options_are_refused(plan_input, arguments, message):
         plan_input(*arguments)
 
 
-def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
-    path = tmp_path / "bench.json"
-    section = {"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0}
-    path.write_text(json.dumps({"schema_version": 1, "sections": [section], "settings": {"image_size": 224}}))
+def test_figures_are_read_from_a_measurement_file(plan_input, bench_json):
+    path = bench_json(settings={"image_size": 224})
     _, out = plan_input(*RESNET, "--images-per-s", 8000, "--measured", path, "--json")
     document = json.loads(out)
     assert (document["cost"]["cpu_ms"], document["cost"]["num_bytes"]) == (2.0, 100_000.0)
@@ -143,10 +152,8 @@ def test_figures_are_read_from_a_measurement_file(plan_input, tmp_path):
 
 
 @pytest.mark.parametrize("url", [None, "gs://bucket/my data/", "/data/shards"])
-def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, tmp_path, url):
-    path = tmp_path / "bench.json"
-    section = {"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0} | ({"url": url} if url else {})
-    path.write_text(json.dumps({"schema_version": 1, "sections": [section]}))
+def test_a_smaller_dataset_is_made_by_the_command_that_is_printed(plan_input, bench_json, url):
+    path = bench_json({"url": url} if url else {})
     _, out = plan_input(*RESNET, "--images-per-s", 60000, "--measured", path)
     (command,) = [line.removeprefix("resize: ") for line in out.splitlines() if line.startswith("resize: ")]
     plain = (url or "URL").rstrip("/")
@@ -309,12 +316,8 @@ def test_training_takes_as_long_as_its_images_at_the_rate_that_is_reached():
     assert planned(accelerator="v4-32", images_per_s=8000).training is None
 
 
-def test_images_replace_the_bytes_of_a_measurement(tmp_path):
-    path = tmp_path / "bench.json"
-    path.write_text(
-        json.dumps({"schema_version": 1, "sections": [{"bytes_per_image": 100_000.0, "cpu_ms_per_image": 2.0}]})
-    )
-    given = {**V5E, "measured": path, "dataset_bytes": 1_000_000}
+def test_images_replace_the_bytes_of_a_measurement(bench_json):
+    given = {**V5E, "measured": bench_json(), "dataset_bytes": 1_000_000}
     assert planned(**given).cost.image.num_bytes == 100_000
     assert planned(**given, objects=5).cost.image.num_bytes == 100_000
     assert planned(**given, images=5).cost.image.num_bytes == 200_000

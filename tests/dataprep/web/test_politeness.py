@@ -217,20 +217,16 @@ def test_forbidden_urls_are_not_requested(web, fetch):
     assert web.asked[f"picky.{DOMAIN}", "/image/1"] == 0
 
 
-def test_the_target_of_a_redirect_is_checked_by_its_own_robots_txt(web, fetch):
-    web.robots[f"other.{DOMAIN}"] = "User-agent: *\nDisallow: /\n"
-    (outcome,) = fetch([web.url("/elsewhere/1")])
-    assert (outcome.status, outcome.reason) == (Status.ROBOTS, f"robots.txt of other.{DOMAIN} forbids it")
-    assert web.asked[f"other.{DOMAIN}", "/robots.txt"] == 1
-    assert web.asked[f"other.{DOMAIN}", "/image/1.jpg"] == 0
-
-
-def test_the_target_of_a_redirect_on_the_same_host_is_checked_too(web, fetch):
-    web.robots[f"host.{DOMAIN}"] = "User-agent: *\nDisallow: /image/\n"
-    (outcome,) = fetch([web.url("/redirect/1")])
-    assert (outcome.status, outcome.reason) == (Status.ROBOTS, f"robots.txt of host.{DOMAIN} forbids it")
-    assert web.asked[f"host.{DOMAIN}", "/redirect/1"] == 1
-    assert web.asked[f"host.{DOMAIN}", "/image/1.jpg"] == 0
+@pytest.mark.parametrize(
+    ("path", "host", "rules"), [("/elsewhere/1", "other", "Disallow: /"), ("/redirect/1", "host", "Disallow: /image/")]
+)
+def test_the_target_of_a_redirect_is_checked_by_the_robots_txt_of_its_host(web, fetch, path, host, rules):
+    there = f"{host}.{DOMAIN}"
+    web.robots[there] = f"User-agent: *\n{rules}\n"
+    (outcome,) = fetch([web.url(path)])
+    assert (outcome.status, outcome.reason) == (Status.ROBOTS, f"robots.txt of {there} forbids it")
+    assert web.asked[there, "/robots.txt"] == web.asked[f"host.{DOMAIN}", path] == 1
+    assert web.asked[there, "/image/1.jpg"] == 0
 
 
 def test_a_robots_txt_without_end_is_read_as_far_as_its_limit(web, fetch):
