@@ -351,8 +351,9 @@ def verdict_sentence(plan: CapacityPlan, accelerator: str) -> str:
 @cache
 def host_cores() -> Mapping[str, HostCores]:
     """Return the cores of hosts by TPU generation."""
+    texts = ("processor", "processor_source", "relative_to", "basis", "ground")
     return {
-        row["generation"]: msgspec.convert({**row, "speed": row["core_speed"]}, HostCores, strict=False)
+        row["generation"]: HostCores(speed=float(row["core_speed"]), **{name: row[name] for name in texts})
         for row in table("host_cores.csv")
     }
 

@@ -8,16 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataprep.dataset import hashes
-from dataprep.dataset.hashes import (
-    Prints,
-    also_in,
-    name_hash,
-    name_hashes,
-    no_hashes,
-    position_of,
-    repeated,
-    shared_images,
-)
+from dataprep.dataset.hashes import Prints, also_in, name_hash, name_hashes, position_of, repeated, shared_images
 from tests.support.samples import examples
 
 names = st.lists(st.text(st.characters(), max_size=20), max_size=30)
@@ -52,7 +43,7 @@ def test_the_position_of_a_name_is_found_or_none(found: list[str], name: str):
         position = position_of(hashes, each)
         assert (position is not None) == (each in found)
         assert position is None or hashes[position] == name_hash(each)
-    assert position_of(no_hashes(), name) is None
+    assert position_of(np.empty(0, np.uint64), name) is None
 
 
 IMAGES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2**32 - 1) | st.integers(0, 2)), max_size=20)

@@ -12,15 +12,8 @@ from hypothesis import strategies as st
 from dataprep.dataset.manifest import FORMAT_NAMES
 from dataprep.dataset.records import Sample
 from dataprep.errors import FormatError
-from dataprep.formats import FORMATS
-from dataprep.formats.base import (
-    MAX_IMAGE_BYTES,
-    CheckedStream,
-    check_class_folder,
-    check_sample,
-    is_key,
-    sample_fault,
-)
+from dataprep.formats import FORMATS, base
+from dataprep.formats.base import MAX_IMAGE_BYTES, CheckedStream, check_sample, is_key
 from tests.support.samples import any_shards, examples, keys, samples, write_shard
 
 PACKED = [pytest.param(each, id=name) for name, each in FORMATS.items() if not each.one_file_per_image]
@@ -131,7 +124,7 @@ def test_a_hostile_key_costs_linear_time():
 @given(st.booleans().flatmap(lambda has_classes: st.tuples(st.just(has_classes), samples(has_classes=has_classes))))
 def test_samples_of_the_contract_have_no_fault(case: tuple[bool, Sample]):
     has_classes, sample = case
-    assert sample_fault(sample, has_classes=has_classes) is None
+    assert base.sample_fault(sample, has_classes=has_classes) is None
 
 
 @pytest.mark.parametrize(
@@ -177,13 +170,13 @@ def test_an_image_beyond_the_limit_is_refused():
 
 @pytest.mark.parametrize("name", ["n01440764", "tench, Tinca tinca", "Grünfink", ".hidden", "a=b"])
 def test_class_names_that_can_be_folders_are_accepted(name: str):
-    check_class_folder(name)
+    base.check_class_folder(name)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\\b", "a\nb", "a\0b", " a", "a ", "\ud800"])
 def test_class_names_that_cannot_be_folders_are_refused(name: str):
     with pytest.raises(FormatError) as caught:
-        check_class_folder(name)
+        base.check_class_folder(name)
     assert str(caught.value) == (
         f"class name {name!r}, expected one that can name a folder: no slash, no control character, no blanks "
         "around it; rename the class in the source"
