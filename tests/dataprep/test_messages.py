@@ -24,15 +24,11 @@ from dataprep.messages import (
 )
 
 
-def test_error_of_several_lines_becomes_one_line_of_at_most_200_characters():
+def test_an_error_becomes_one_line_of_at_most_200_characters_or_the_name_of_its_type():
     assert one_line(ValueError("no\n  such\tfile ")) == "no such file"
     assert one_line(ValueError("x" * 300)) == "x" * 200
     assert one_line(ValueError("x" * 300), 10) == "x" * 10
-
-
-def test_error_without_a_text_is_named_by_its_type():
-    assert one_line(TimeoutError()) == "TimeoutError"
-    assert one_line(TimeoutError(" \n")) == "TimeoutError"
+    assert one_line(TimeoutError()) == one_line(TimeoutError(" \n")) == "TimeoutError"
 
 
 def test_first_line_of_an_error_leaves_its_details_out():
@@ -78,19 +74,13 @@ def test_value_is_quoted_by_its_repr():
 
 
 @pytest.mark.parametrize(
-    ("name", "cutoff", "expected"),
-    [
-        ("tfrecrod", 0.6, "; did you mean tfrecord?"),
-        ("TFRECORDS", 0.6, "; did you mean tfrecord?"),
-        ("resnet51", 0.6, "; did you mean ResNet50?"),
-        ("zzz", 0.6, ""),
-        ("wds", 0.9, ""),
-        (7, 0.6, ""),
-        (None, 0.6, ""),
-    ],
+    ("name", "nearest"),
+    [("tfrecrod", "tfrecord"), ("TFRECORDS", "tfrecord"), ("resnet51", "ResNet50"), ("zzz", ""), (7, ""), (None, "")],
 )
-def test_nearest_choice_is_suggested(name, cutoff, expected):
-    assert did_you_mean(name, ("tfrecord", "webdataset", "ResNet50"), cutoff) == expected
+def test_nearest_choice_is_suggested(name, nearest):
+    choices = ("tfrecord", "webdataset", "ResNet50")
+    assert did_you_mean(name, choices) == (f"; did you mean {nearest}?" if nearest else "")
+    assert did_you_mean("webdatset", choices, 0.99) == ""
 
 
 def test_unknown_name_lists_the_choices():

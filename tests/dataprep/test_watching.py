@@ -153,18 +153,10 @@ def test_damaged_requests_ask_for_nothing(request_):
 
 
 BUILD = {
-    "url": "gs://bucket/coco",
-    "state": "building",
-    "name": "coco-dup5",
-    "format": "tfrecord",
-    "shards": 8,
-    "finished_shards": 2,
-    "samples": 800,
-    "finished_samples": 200,
-    "images_per_s": 50.0,
-    "left_s": 12.0,
+    "url": "gs://bucket/coco", "state": "building", "name": "coco-dup5", "format": "tfrecord", "shards": 8,
+    "finished_shards": 2, "samples": 800, "finished_samples": 200, "images_per_s": 50.0, "left_s": 12.0,
     "read_receipts": 2,
-}
+}  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.integers(0, 50)), min_size=1, max_size=20), st.floats(0, 100))
