@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, NotRequired, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Unpack
 
-from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError, needing
 from dataprep.storage import absolute
 from loaders.config import LoaderConfig, LoaderSettings
@@ -29,7 +28,7 @@ with needing("grain", "loaders.grain"):
     import grain
 
 if TYPE_CHECKING:
-    from loaders.decode.crop import RowView
+    pass
 
 __all__ = ["GrainSource", "open_batches"]
 
@@ -46,20 +45,6 @@ class GrainSource(Samples):
         return self.__getitems__(indices)
 
 
-class _GrainBatch(TypedDict):
-    """One rank's part of one step."""
-
-    images: NDArray[np.uint8]
-    """(rows, size, size, 3)"""
-    labels: NDArray[np.int64]
-    """(rows,); -1 where an image has no label."""
-    mask: NDArray[np.bool_]
-    """(rows,); False where a row holds no sample."""
-    keys: list[str]
-    fields: NotRequired[dict[str, list[Any] | NDArray[Any]]]
-    views: NotRequired[list[RowView | None]]
-
-
 def open_batches(
     url: str | os.PathLike[str] | OpensLoader,
     split: str = "train",
@@ -68,7 +53,8 @@ def open_batches(
     epochs: int | None = None,
     **settings: Unpack[LoaderSettings],
 ) -> _BatchDataset:
-    """Open a loader's batches as a dataset of Grain.
+    """Open a loader's batches as a dataset of Grain. Its elements are dictionaries of `images`, `labels`, `mask` and
+    `keys`, and where the settings ask for them `fields` and `views`, as in `loaders.Batch`.
 
     Args:
         url: Folder or URL of a dataset, or of plain data such as pictures or tars, which are indexed first; or
@@ -131,7 +117,7 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         self._batches: Iterator[Batch] | None = None
         self._ended = self._is_past_the_end()
 
-    def __next__(self) -> _GrainBatch:
+    def __next__(self) -> dict[str, object]:
         self._assert_not_closed()
         while not self._ended:
             is_first = self._batches is None
@@ -169,8 +155,8 @@ class _BatchIterator(grain.DatasetIterator):  # type: ignore[misc]  # Grain is i
         self._loader.close()
 
 
-def _element(batch: Batch) -> _GrainBatch:
-    element = _GrainBatch(images=batch.images, labels=batch.labels, mask=batch.mask, keys=batch.keys)
+def _element(batch: Batch) -> dict[str, object]:
+    element = {name: getattr(batch, name) for name in ("images", "labels", "mask", "keys")}
     if batch.fields:
         element["fields"] = batch.fields
     if batch.views is not None:

@@ -252,19 +252,14 @@ class Loader:
 
     _start = 0
     """Batch with which the next iteration of an evaluation starts."""
-
     _earlier: tuple[EarlierData, ...] = ()
     """Data of the run before each change of its dataset or view."""
-
     _ramp: tuple[tuple[int, int], ...] = ()
     """Positions and sizes of `ramp_batches`."""
-
     _growth: Growth | None = None
     """Maker of larger indexes while not all images are known."""
-
     _registration: Registration | None = None
     """Registration with the server of metrics."""
-
     _collected: weakref.finalize[..., Any] | None = None
     """Ends the producer of a loader that is not closed."""
 

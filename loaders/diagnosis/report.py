@@ -324,24 +324,15 @@ def _rates(found: Diagnosis) -> BarChart:
     ]
     rows.append(_rate_bar("all together, predicted", found.predicted_images_per_s, "rest"))
     rows.append(_rate_bar("all together, observed", found.observed_images_per_s, "accent"))
-    return _bars("Rates against what the accelerator takes", rows, compute_rate(found))
+    target = compute_rate(found)
+    if math.isinf(target):  # the rate of a simulated device that takes no time
+        target = max((bar.value for bar in rows if not math.isinf(bar.value)), default=1.0)
+    return bar_chart("Rates against what the accelerator takes", rows, target)
 
 
 def _rate_bar(name: str, images_per_s: float, tone: Tone) -> Bar:
-    return Bar(
-        name=name,
-        value=images_per_s,
-        smallest=images_per_s,
-        largest=images_per_s,
-        tone=tone,
-        text=rate(images_per_s),
-    )
-
-
-def _bars(title: str, bars: Sequence[Bar], target: float) -> BarChart:
-    if math.isinf(target):  # the rate of a simulated device that takes no time
-        target = max((bar.value for bar in bars if not math.isinf(bar.value)), default=1.0)
-    return bar_chart(title, bars, target)
+    value = images_per_s
+    return Bar(name=name, value=value, smallest=value, largest=value, tone=tone, text=rate(value))
 
 
 def _timeline(steps: Sequence[StepTimes]) -> JsonObject | None:

@@ -238,14 +238,8 @@ class _Rows:
 
     The rows of a shard are written after it was read. Rows that are missing, half written or damaged have a wrong
     checksum and are not found, so that processes share a file without locks, and later ones find it. The file's name
-    has its layout; a shard whose rows need more room begins another file.
-
-    Args:
-        identity: Identity of the index.
-        shard_samples: Number of samples in each shard.
-
-    Raises:
-        OSError: The folder cannot be used, or its disk is full.
+    has its layout; a shard whose rows need more room begins another file. Raises OSError if the folder cannot be used,
+    or its disk is full.
     """
 
     def __init__(self, identity: str, shard_samples: Sequence[int]) -> None:
