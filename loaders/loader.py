@@ -94,7 +94,7 @@ def open_loader(
     for name, door in (("packs", "open_packs"), ("view_groups", "open_views")):
         if name in settings:
             raise UsageError(f"open_loader has no setting {name}; call {door} instead")
-    return open_configured(url, split, _config(url, split, settings, batch_size), grows=True)
+    return open_configured(url, split, config_of(url, split, settings, batch_size), grows=True)
 
 
 def open_packs(
@@ -122,8 +122,8 @@ def open_packs(
     """
     if not isinstance(packs, Packs):
         raise UsageError(f"packs must be loaders.Packs, got {packs!r}")
-    loader = open_configured(url, split, _config(url, split, settings, batch_size, packs=packs))
-    return cast(PackLoader, loader)
+    config = config_of(url, split, settings, batch_size, packs=packs)
+    return cast(PackLoader, open_configured(url, split, config))
 
 
 def open_views(
@@ -156,22 +156,15 @@ def open_views(
         raise UsageError(f"open_views has no setting {', '.join(wrong)}; set size and area in each `Views` instead")
     groups, single = checked_groups(views), cast(LoaderSettings, settings)
     single["augment"] = True
-    config = _config(url, split, single, batch_size, view_groups=groups)
-    loader = open_configured(url, split, config, grows=True)
-    return cast(ViewLoader, loader)
+    config = config_of(url, split, single, batch_size, view_groups=groups)
+    return cast(ViewLoader, open_configured(url, split, config, grows=True))
 
 
 def open_configured(
     url: str | PathLike[str] | OpensLoader, split: str, config: LoaderConfig, *, grows: bool = False
 ) -> Loader:
-    """Open a loader with settings that were checked already; otherwise as `open_loader`.
-
-    Args:
-        url: As for `open_loader`.
-        split: Name of a split.
-        config: The settings.
-        grows: Whether batches may come before all images of a large folder are known.
-    """
+    """Open a loader as `open_loader` does, with settings that were checked already; if it `grows`, batches may come
+    before all images of a large folder are known."""
     end_if_worker()
     if config.processes:
         check_program(config.processes)
@@ -201,13 +194,10 @@ def loader_of(dataset: Dataset, config: LoaderConfig) -> Loader:
     return kind(dataset, config)
 
 
-def _config(
-    url: str | PathLike[str] | OpensLoader,
-    split: str,
-    settings: LoaderSettings,
-    batch_size: int,
-    **kind: Any,
+def config_of(
+    url: str | PathLike[str] | OpensLoader, split: str, settings: LoaderSettings, batch_size: int, **kind: Any
 ) -> LoaderConfig:
+    """Check all settings, and return them with defaults that depend on the split."""
     if not isinstance(url, str | PathLike | OpensLoader) or not isinstance(split, str):
         raise UsageError(f"url and split must be a folder or URL and a name, got {url!r} and {split!r}")
     check_names(settings)

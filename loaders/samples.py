@@ -26,13 +26,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NotRequired, Self, T
 from dataprep.arrays import NDArray, np
 from dataprep.errors import UsageError
 from dataprep.messages import not_one_of
-from loaders.config import LoaderConfig, LoaderSettings, check_names
+from loaders.config import LoaderConfig, LoaderSettings
 from loaders.dataset import Dataset, PlainData, open_dataset
 from loaders.decode.seeding import end_if_worker
 from loaders.engine.batch import LoaderState
 from loaders.engine.pipeline import Pipeline, Rows, empty_rows, finish
 from loaders.engine.stats import Stats
-from loaders.loader import Loader, end_when_collected
+from loaders.loader import Loader, config_of, end_when_collected
 from loaders.order import Lookup, Pick, Piece
 
 if TYPE_CHECKING:
@@ -122,13 +122,8 @@ class Samples:
         if not isinstance(url, str | os.PathLike):
             raise UsageError(f"url must be a folder or URL of one dataset, got {url!r}")
         end_if_worker()
-        check_names(settings)
         _check_use(images, settings)
-        if settings.get("shuffle") is None:
-            settings["shuffle"] = split == "train"
-        if settings.get("augment") is None:
-            settings["augment"] = settings["shuffle"]
-        config = LoaderConfig(batch_size=1, **settings)  # type: ignore[arg-type]  # the config checks and converts
+        config = config_of(url, split, settings, 1)
         if epochs is not None and (not isinstance(epochs, int) or epochs < 1 or not config.shuffle):
             raise UsageError(f"epochs must be None, or 1 or more of shuffled data, got {epochs!r}")
         plain = PlainData(config.index, fields=config.fields)

@@ -85,13 +85,8 @@ class Buffer(NamedTuple):
 
 
 class Buffers:
-    """Pieces of memory of one size.
-
-    Args:
-        num_bytes: Size of each piece.
-        shared: Whether other processes map them, by the file descriptors that `descriptor` returns. The files have no
-            names, so nothing remains of them however the processes end.
-    """
+    """Pieces of memory of one size. Shared ones are mapped by other processes, by the file descriptors that
+    `descriptor` returns; the files have no names, so nothing remains of them however the processes end."""
 
     def __init__(self, num_bytes: int, *, shared: bool = False) -> None:
         self._num_bytes, self._shared = num_bytes, shared

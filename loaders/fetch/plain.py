@@ -247,8 +247,11 @@ def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool, fi
 
     place, num_bytes = open_storage(output), sum(tables.values())
     found = read_manifest(place)
-    is_copy = found is not None and {each["name"]: each["bytes"] for each in found.sources} == tables
-    if found is not None and is_copy and not (is_own and {*fields} & {*found.options.get("own", {}).get("drop", ())}):
+    command = command_line("build", "table", source=data.url, output="DIR", format="webdataset")
+    if found is not None and {each["name"]: each["bytes"] for each in found.sources} == tables:
+        if lacking := ", ".join(sorted({*fields} & {*found.options.get("own", {}).get("drop", ())})):
+            reason = f"{data.url}: its copy has no {lacking}, because a row has no value of it, or one of another type"
+            raise UsageError(_with_command(f"{reason}; give one with `default` COLUMN=VALUE", command))
         say(f"{data.url}: {dataprep.open(place.url)!r}".splitlines()[0])
         return place.url
     if found is not None and not is_own:
@@ -265,7 +268,6 @@ def _copied(data: Storage, tables: dict[str, int], output: str, is_own: bool, fi
                 f"{place.url} has {human_bytes(free_bytes)} left; set index to another folder or a bucket"
             )
     say(f"{data.url}: copying the pictures in parquet files, {human_bytes(num_bytes)}, to {place.url}, once")
-    command = command_line("build", "table", source=data.url, output="DIR", format="webdataset")
     drop: list[str] = []
     with _options_of(command):
         while True:

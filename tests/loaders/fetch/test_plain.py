@@ -120,10 +120,11 @@ def test_a_value_that_parquet_lacks_matters_only_where_its_column_is_asked_for(t
     told = capsys.readouterr().err
     assert told.count(f"left out of the copy: {tmp_path}/data/train.parquet row 1: column 'age' has no value") == 1
     assert "; --default age=VALUE keeps it (options of `dataprep build table" in told
-    for _ in range(2):  # with a copy and without
-        with pytest.raises(SourceError, match="row 1: column 'age' has no value"):
-            open_loader(tmp_path / "data", fields=("age",), **SMALL)
-        shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(UsageError, match=r"its copy has no age, because a row has no value .*--default COLUMN=VALUE"):
+        open_loader(tmp_path / "data", fields=("age",), **SMALL)
+    shutil.rmtree(tmp_path / "cache")
+    with pytest.raises(SourceError, match="row 1: column 'age' has no value"):
+        open_loader(tmp_path / "data", fields=("age",), **SMALL)
 
 
 def test_a_label_that_parquet_lacks_is_always_refused(tmp_path, monkeypatch):
