@@ -38,8 +38,6 @@ MAX_SAMPLES = 100_000_000
 """Maximum number of samples of a split: bounds the temporary space that an archive of empty members can take,
 some 100 bytes each with short names."""
 HASH_CHUNK_BYTES = 2**22
-ANY_SIZE = -1
-"""Stands in for the size of a file that holds more than one image, or does not exist."""
 UNSTATED = "unknown, not stated"
 """Licence or origin that the user has not stated."""
 SPLITS = ("train", "val", "test")
@@ -559,13 +557,13 @@ def _pinned_rows(root: Storage, rows: pa.RecordBatch, archives: Mapping[str, int
     )
     loose = [name for name in names if name not in archives]
     infos = dict(zip(loose, root.stats(loose), strict=True))
-    versions, sizes = np.zeros(len(names), np.int64), np.full(len(names), ANY_SIZE, np.int64)
+    versions, sizes = np.zeros(len(names), np.int64), np.full(len(names), -1, np.int64)
     for number, name in enumerate(names):
         info = infos.get(name)
         versions[number] = archives.get(name, NO_VERSION) if info is None else info.version
         if info is not None and is_file_of_image(name):
             sizes[number] = info.num_bytes
-    odd = np.flatnonzero((sizes[numbers] != ANY_SIZE) & (sizes[numbers] != num_bytes))
+    odd = np.flatnonzero((sizes[numbers] >= 0) & (sizes[numbers] != num_bytes))
     if len(odd):
         number = numbers[odd[0]]
         raise SourceError(

@@ -41,7 +41,6 @@ ANNOTATION_COUNTS = {
 }
 """Number of annotations of each kind, by split."""
 CATEGORY_COUNTS = {"instances": 80, "keypoints": 1, "panoptic": 133}
-_NO_ANNOTATIONS = b""
 _Annotate = Callable[[str], bytes]
 """Returns the annotations of an image, given the name of its file."""
 
@@ -57,7 +56,7 @@ class Coco(Dataset):
         return ()
 
     def _find(self, root: Storage, wanted: SplitRequest) -> Enumeration:
-        return self._found(root, wanted, lambda _: _NO_ANNOTATIONS).enumeration()
+        return self._found(root, wanted, lambda _: b"").enumeration()
 
     def _found(self, root: Storage, wanted: SplitRequest, annotate: _Annotate) -> RefCollector:
         split = wanted.split

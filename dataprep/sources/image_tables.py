@@ -96,10 +96,6 @@ class ImageTable:
         return self.name.lower().endswith(PARQUET)
 
     @property
-    def is_tsv(self) -> bool:
-        return self.name.lower().endswith(".tsv")
-
-    @property
     def holds_texts(self) -> bool:
         """Whether all values are texts, as in a CSV file."""
         return table_files.holds_texts(self.name)
@@ -161,14 +157,12 @@ def choose_image_column(
     if found:
         raise SourceError(
             f"{table.url}: the columns {', '.join(found)} may all hold the images, expected one such column: name it "
-            "with "
-            f"`image_column` {shell_words(found[0])}, and leave others out with `drop` {shell_words(found[1])}"
+            f"with `image_column` {shell_words(found[0])}, and leave others out with `drop` {shell_words(found[1])}"
         )
     if table.holds_texts and any(mark in name for name in kinds for mark in _OTHER_DELIMITERS):
-        raise SourceError(
-            f"{table.url}: its columns are not separated by {'tabs' if table.is_tsv else 'commas'}: it has {known}; "
-            "save it as CSV with commas, or as .tsv with tabs"
-        )
+        expected = "tabs" if table.name.lower().endswith(".tsv") else "commas"
+        what = f"its columns are not separated by {expected}: it has {known}"
+        raise SourceError(f"{table.url}: {what}; save it as CSV with commas, or as .tsv with tabs")
     raise SourceError(
         f"{table.url}: no column of images: it has {known}; expected image bytes, or paths: name their column with "
         "`image_column` NAME; a table of URLs is built by "

@@ -323,7 +323,7 @@ class _Finder:
                 if info is not None:
                     _refuse_gzip(self.root, info)
                     return release, self.in_tar(info)
-        for folder in _FOLDERS:
+        for folder in (*RELEASES, "train", ""):
             files = folder_files(self.root, folder, depth=2) if folder else _files_in_root(self.root)
             if classes_in_folder(files):
                 last = folder or self.root.url.rstrip("/").rpartition("/")[2]
@@ -346,7 +346,6 @@ class Release(NamedTuple):
 
 RELEASES = {"winter21_whole": Release(13_153_500, 19_167), "fall11_whole": Release(14_197_122, 21_841)}
 """Releases by the name of their archive or folder."""
-_FOLDERS = (*RELEASES, "train", "")
 
 
 @dataclass(frozen=True, kw_only=True)
