@@ -171,13 +171,17 @@ def test_workers_are_sent_a_plan_that_is_not_too_large(originals, tmp_path, monk
 def test_a_worker_that_was_sent_an_overtaken_plan_builds_nothing(originals, storage_url):
     other = request(originals, storage_url, seed=1, overwrite=True)
 
+    def there():
+        """Digests without objects that a bucket's storage has copied to their names and removes a moment later."""
+        return {name: each for name, each in digests(storage_url).items() if "/tmp/" not in name}
+
     def engine(job, indexes):
         interrupted(other)
-        before = digests(storage_url)
+        before = there()
         open_build.cache_clear()  # a worker is a process of its own
         with pytest.raises(OvertakenError, match="was overtaken"):
             build_shard(job, 1)
-        assert digests(storage_url) == before
+        assert there() == before
         yield build_shard(job, 1)
 
     with pytest.raises(OvertakenError, match="was overtaken"):
