@@ -15,17 +15,8 @@ from functools import partial
 from itertools import pairwise
 
 from dataprep.arrays import NDArray, np, pa
-from dataprep.builder import merge, references, shard
+from dataprep.builder import finished, merge, references, shard
 from dataprep.builder.enumeration import Enumerator, Keeping
-from dataprep.builder.finished import (
-    dataset_of,
-    image_files,
-    metadata_of,
-    planned_metadata,
-    readable_manifest,
-    tfds_names,
-    with_links,
-)
 from dataprep.builder.output import Claim, OpenBuild
 from dataprep.builder.plan import BuildOptions, BuildRequest, Plan, PlannedSplit, Progress, physical_key, planned_codecs
 from dataprep.builder.recipe import PAGE_OBJECTS, BuildJob, Planned, Recipe, Traffic
@@ -293,7 +284,7 @@ class ArchiveRecipe(Recipe):
         single = FORMATS[plan.options.format].one_file_per_image
         shards, splits = plan.num_shards, len(plan.splits)
         samples = sum(sum(split.shard_samples) for split in plan.splits)
-        described = 2 * splits + len(planned_metadata(plan)) + 1
+        described = 2 * splits + len(finished.planned_metadata(plan)) + 1
         cards = 2 + (plan.options.format == "webdataset")  # which are uploaded under their own names
         # Each object except single images is uploaded, and then copied to its name by the server.
         inserts = 2 * described + cards + (samples + splits if single else 2 * shards)
@@ -340,12 +331,12 @@ class ArchiveRecipe(Recipe):
             if FORMATS[plan.options.format].one_file_per_image:
                 tables = references.read_references(storage, claim, plan.shards_of(split.name))
                 images = (name for table in tables for name in shard.image_names(plan, split, table))
-                yield from with_links(images, split.name, split.repeat_count if split.repeat_stored > 1 else 0)
+                yield from finished.with_links(images, split.name, split.repeat_count if split.repeat_stored > 1 else 0)
             else:
                 yield from (plan.shard_file(split, index) for index in range(len(split.shard_samples)))
 
     def shard_file(self, manifest: records.Manifest, split: records.SplitManifest, number: int) -> str:
-        names = tfds_names(manifest)
+        names = finished.tfds_names(manifest)
         name, split_name = names.name or manifest.name, names.split(split.name)
         total = first_shards(manifest, split.name, len(split.shards))
         return FORMATS[manifest.format].shard_file(name, split_name, number, total)
@@ -357,14 +348,14 @@ class ArchiveRecipe(Recipe):
 
     def metadata_files(self, manifest: records.Manifest) -> dict[str, bytes]:
         """Return the metadata files that the format writes for the manifest's counts."""
-        dataset = replace(dataset_of(manifest), licence=manifest.licence)
-        return metadata_of(manifest, dataset, tfds_names(manifest))
+        dataset = replace(finished.dataset_of(manifest), licence=manifest.licence)
+        return finished.metadata_of(manifest, dataset, finished.tfds_names(manifest))
 
     def shape_faults(self, manifest: records.Manifest) -> Iterator[str]:
         """Yield faults of the manifest's sources, which must be archives or folders."""
         yield from source_faults(manifest, _SOURCE_FIELDS, optional=("sha256",))
         try:
-            tfds_names(manifest)
+            finished.tfds_names(manifest)
         except (FormatError, UsageError) as error:
             yield f"options.tfds cannot be read ({error})"
 
@@ -392,7 +383,7 @@ class ArchiveRecipe(Recipe):
 def _described_files(plan: Plan) -> list[str]:
     """Return the names of the format's own metadata files and of the annotations of an image folder."""
     splits = (split.name for split in plan.splits)
-    return [*planned_metadata(plan), *shard.annotation_files(plan.options.format, plan.features, splits)]
+    return [*finished.planned_metadata(plan), *shard.annotation_files(plan.options.format, plan.features, splits)]
 
 
 def _configured(options: BuildOptions) -> Dataset:
@@ -503,7 +494,7 @@ def _refuse_shared_files(refs: SpilledReferences, classes: tuple[str, ...], spli
     root = FORMATS[options.format].image_root(split, 1)
 
     def names(batch: pa.RecordBatch) -> list[str]:
-        return [file.lower() for file in image_files(batch, root, classes, options.dataset)]
+        return [file.lower() for file in finished.image_files(batch, root, classes, options.dataset)]
 
     for first, second, _ in same_names(refs, names):
         if first.source != second.source or options.converted is not None:
@@ -537,7 +528,7 @@ class ConversionRecipe(ArchiveRecipe):
         options, (asked, wanted) = request.options, _conversion_of(request)
         url, name = address(asked.index_url)
         index = open_storage(url)
-        manifest = readable_manifest(index)
+        manifest = finished.readable_manifest(index)
         view = read_view(index, manifest, name) if name else None
         manifest = manifest if view is None else view.of(manifest)
         existing = sources.Existing(manifest, index, LINKS[asked.links](request.source_url))

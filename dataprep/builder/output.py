@@ -45,18 +45,9 @@ from typing import Annotated
 from msgspec import Meta
 
 from dataprep import __version__
+from dataprep.builder import finished
 from dataprep.builder import plan as plans
 from dataprep.builder.cards import CODECS_LINE, PLAN_LINE, own_cards, read_card
-from dataprep.builder.finished import (
-    ChangePlan,
-    change_names,
-    dataset_names,
-    delete_files,
-    layout_faults,
-    listed_names,
-    read_change,
-    shape_faults,
-)
 from dataprep.builder.recipe import Planned, recipe_of
 from dataprep.dataset import paths
 from dataprep.dataset.documents import JsonObject, convert, decode
@@ -178,9 +169,9 @@ def withdraw_growth(storage: Storage, claim: Claim, manifest: Manifest, *, is_pu
     if not claim.plan.grows:
         raise UsageError(f"{storage.url}: a build is under way there; finish it with its own options first")
     planned = () if is_published else recipe_of(claim.plan.options.dataset).planned_files(storage, claim)
-    names = sorted({*planned} - listed_names(manifest))
+    names = sorted({*planned} - finished.listed_names(manifest))
     withdraw(storage, claim)
-    delete_files(storage, names)
+    finished.delete_files(storage, names)
 
 
 def _put_pointer(storage: Storage, claim: Claim) -> bool:
@@ -440,14 +431,14 @@ def _own_names(storage: Storage, found: Existing) -> list[str]:
     if found.mark is not None:
         names.update(_marked_names(storage))
     if found.manifest is not None:
-        for fault in chain.from_iterable(find(found.manifest) for find in (shape_faults, layout_faults)):
-            raise UsageError(
-                f"{storage.url_of(MANIFEST)}: {fault}. `overwrite` removes only what a build writes: {_REMOVE_YOURSELF}"
-            )
-        names.update(dataset_names(storage, found.manifest))
+        for find in (finished.shape_faults, finished.layout_faults):
+            for fault in find(found.manifest):
+                where = storage.url_of(MANIFEST)
+                raise UsageError(f"{where}: {fault}. `overwrite` removes only what a build writes: {_REMOVE_YOURSELF}")
+        names.update(finished.dataset_names(storage, found.manifest))
         if found.pointers[-1] is not None:
             names.update(recipe_of(built_as(found.manifest)).added_files(storage, found.manifest))
-            names.update(change_names(found.manifest, read_change(storage, ChangePlan)))
+            names.update(finished.change_names(found.manifest, finished.read_change(storage, finished.ChangePlan)))
         names.update(own_cards(storage, found.manifest))
     if found.claim is not None:
         names.update(planned_names(storage, found.claim))
@@ -507,7 +498,7 @@ def _remove_on_disk(storage: Storage, names: list[str]) -> None:
     # Renamed first: from here on no worker of the build can put a file in place; earlier files are removed below.
     for folder in _own_folders(storage):
         storage.take_away(folder)
-    delete_files(storage, names)
+    finished.delete_files(storage, names)
 
 
 def _own_folders(storage: Storage) -> list[str]:

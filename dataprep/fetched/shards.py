@@ -79,15 +79,13 @@ class Places:
     def checked(self, storage: Storage, index: int, receipt: ShardReceipt) -> ShardReceipt:
         """Return a receipt. Raises FormatError if it names other files than this shard's."""
         what, shard = fetched(receipt), self.first_shard + index
+        file, *sidecars = self.names.files(shard)
         pairs = {
             "index": (receipt.index, index),
             "split": (receipt.split, SPLIT),
             "split_index": (receipt.split_index, shard),
-            "file": (receipt.file, self.names.samples_file(shard)),
-            "files": (
-                sorted(str(entry.get("file")) for entry in what.files),
-                sorted((self.names.parquet_file(shard), self.names.stats_file(shard))),
-            ),
+            "file": (receipt.file, file),
+            "files": (sorted(str(entry.get("file")) for entry in what.files), sorted(sidecars)),
         }
         wrong = next(((name, *pair) for name, pair in pairs.items() if pair[0] != pair[1]), None)
         attempt = self.attempt(index, "")
