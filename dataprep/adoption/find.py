@@ -154,7 +154,7 @@ def _found(storage: Storage, request: AdoptRequest, head: HeadFiles | None) -> F
         _check_split(split)
     listing = _listing(storage) if head is None else head.files
     if not listing:
-        raise UsageError(f"{storage.url}: no files found; check the URL")
+        raise UsageError(f"{storage.url}: no files found; check the URL, which names a folder, not a pattern of files")
     format_name = _format_of(storage, listing) if request.format == "auto" else request.format
     name = storage.url.rstrip("/").rpartition("/")[2] or "data"
     if FORMATS[format_name].one_file_per_image:

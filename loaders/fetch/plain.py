@@ -174,7 +174,7 @@ def indexed(
         found = "a file, not a folder" if Path(data.url).exists() else "no such folder"
         raise UsageError(
             f"{data.url}: {found}; expected the folder or URL of a dataset of `dataprep build`, pictures, tars or "
-            "TFRecords, or the .json file of a mixture"
+            "TFRecords, not a pattern of files, or the .json file of a mixture"
         )
     if data.stat(PLAN_JSON) is not None:
         raise no_dataset(data)

@@ -306,6 +306,11 @@ def test_splits_that_differ_in_their_classes_are_refused_before_the_first_batch(
         open_loader(f"{many}-splits", **SMALL)
 
 
+def test_a_pattern_is_refused_as_one(many):
+    with pytest.raises(UsageError, match="not a pattern of files"):
+        open_loader(f"{many}/train-{{000..004}}.tar", **SMALL)
+
+
 def test_files_that_change_while_they_are_listed_are_named(many, monkeypatch):
     files = plain.head_files(open_storage(many), 6)
     wrong = files._replace(files=[replace(info, num_bytes=9) for info in files.files])
