@@ -1,5 +1,6 @@
 """The names of a finished dataset follow from its manifest, and nothing hostile is among them."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -26,6 +27,14 @@ def test_names_are_those_of_all_files(finished, name):
     files = {each for each in found if not (finished(name) / each).is_dir() or (finished(name) / each).is_symlink()}
     below_links = {each for each in files for link in files if each.startswith(f"{link}/")}
     assert set(dataset_names(storage, manifest)) - {REPLICAS} == files - below_links
+
+
+@pytest.mark.parametrize("name", ["imagenet-tfrecord", "coco-tfrecord"])
+def test_tfds_is_told_the_counts_of_the_manifest(finished, name):
+    described = json.loads((finished(name) / "dataset_info.json").read_text())["splits"]
+    found = {split["name"]: (list(map(int, split["shardLengths"])), int(split["numBytes"])) for split in described}
+    splits = readable_manifest(open_storage(str(finished(name)))).splits
+    assert found == {each.name: ([shard["samples"] for shard in each.shards], each.num_bytes) for each in splits}
 
 
 def test_images_of_a_linked_split_lie_in_a_folder_of_their_own(finished):
