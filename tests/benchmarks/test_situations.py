@@ -126,10 +126,10 @@ def cut_off(image_HWC, rng):
 def test_a_bucket_has_the_latency_that_the_situation_sets(machine: Machine) -> None:
     def latency_s(situation: Situation, tries: int) -> float:
         with machine.into(situation) as url, open_loader(url, batch_size=8, image_size=32) as loader:
-            return request_latency_s(loader, tries)
+            return min(request_latency_s(loader) for _ in range(tries))
 
-    slow = replace(IN_BUCKET, latency_ms=1_000.0)  # in which the quickest of twenty reads has come on any machine
-    assert latency_s(LOCATION.applied(slow), 20) < 1.0 <= latency_s(slow, 2)
+    slow = replace(IN_BUCKET, latency_ms=1_000.0)  # in which the quickest of 21 reads has come on any machine
+    assert latency_s(LOCATION.applied(slow), 7) < 1.0 <= latency_s(slow, 1)
 
 
 # Verdicts

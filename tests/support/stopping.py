@@ -24,9 +24,10 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 
@@ -154,19 +155,23 @@ def stop_at(stops: Stops) -> None:
 
 
 @contextmanager
-def _inline_engine(do_shard: Callable[[Any, int], Any], *_: object) -> Iterator[Any]:
-    yield lambda job, indexes: (do_shard(job, index) for index in indexes)
+def _inline_engine(*_: object) -> Iterator[Any]:
+    yield lambda job, indexes: (build_shard(job, index) for index in indexes)
+
+
+@contextmanager
+def _inline_pool(*_: object, **__: object) -> Iterator[Any]:
+    yield SimpleNamespace(run=map)
 
 
 def main() -> None:
     """Run the command of the words after the first, which says where it stops. No function at exit is a boundary."""
     from dataprep import cli
     from dataprep.commands import retry_failed
-    from dataprep.fetched.retry import retry_shard
     from pipelines import local
 
-    local.open_engine = partial(_inline_engine, build_shard)
-    retry_failed._local_engine = partial(_inline_engine, retry_shard)
+    patch.object(local, "open_engine", _inline_engine).start()  # patch refuses names that are not there
+    patch.object(retry_failed, "Pool", _inline_pool).start()
     stops = Stops(**json.loads(sys.argv[1]))
     if stops.boundaries:
         stop_at(stops)
