@@ -1,10 +1,10 @@
 """Count the files of the packages that a command enters: those in which it calls a function.
 
     .venv/bin/python -m scripts.entered              a table of all ways
-    .venv/bin/python -m scripts.entered convert      the files that one way enters, in the order of the first call
+    .venv/bin/python -m scripts.entered convert      the files that one way enters
 
-Only this process is watched, in all its threads; importing a module does not count. Of a loader, the way ends with the
-first batch.
+Only this process is watched, in all its threads; importing a module does not count. The second column adds files
+whose classes are made in imports. Of a loader, the way ends with the first batch.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ WAYS = {
 }
 """Programs by the name of the way; a later one may read what an earlier one has written."""
 PROGRAM = """
-import atexit, contextlib, json, sys, threading
+import contextlib, inspect, json, sys, threading
 sys.path.insert(0, {root!r})
 FORMAT = ("--format", "webdataset", "--workers", "1")
 entered = {{}}
 packages = tuple(f"{root}/{{name}}/" for name in {packages!r})
 def note(frame, event, argument):
     code = frame.f_code
-    if event == "call" and code.co_flags & 1 and code.co_filename.startswith(packages):  # 1: CO_OPTIMIZED, a function
-        entered.setdefault(code.co_filename.removeprefix("{root}/"))
+    if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(packages):
+        name = code.co_filename.removeprefix("{root}/")
+        entered[name] = entered.get(name, False) or bool(code.co_flags & inspect.CO_OPTIMIZED)  # a function, no class
 import loaders
 from dataprep.cli import group
 threading.setprofile_all_threads(note) if hasattr(threading, "setprofile_all_threads") else threading.setprofile(note)
@@ -46,23 +47,23 @@ sys.setprofile(note)
 with contextlib.suppress(SystemExit):
     {program}
 sys.setprofile(None)
-json.dump(list(entered), open({output!r}, "w"))
+json.dump(entered, open({output!r}, "w"))
 """
 
 
-def entered(program: str, folder: Path) -> list[str]:
-    """Run a program in a folder; return the files that it enters, in the order of the first call."""
+def entered(program: str, folder: Path) -> dict[str, bool]:
+    """Run a program in a folder; return the files that it enters in order, each with whether a function is called."""
     output = folder / "entered.json"
     text = PROGRAM.format(root=str(ROOT), packages=PACKAGES, program=program, output=str(output))
     run = subprocess.run([sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=600)
     if run.returncode:
         raise SystemExit(run.stderr[-2000:])
-    found: list[str] = json.loads(output.read_text())
+    found: dict[str, bool] = json.loads(output.read_text())
     return found
 
 
-def ways() -> dict[str, list[str]]:
-    """Return the files that each way enters, on small originals made for it."""
+def ways() -> dict[str, dict[str, bool]]:
+    """Return what each way enters, on small originals made for it."""
     from dataprep.demo.make import demo_server, write_demo, write_demo_laion
     from tests.support.own_data import write_pets
 
@@ -81,11 +82,11 @@ def ways() -> dict[str, list[str]]:
 def main() -> None:
     found = ways()
     if len(sys.argv) > 1:
-        print(*found[" ".join(sys.argv[1:])], sep="\n")
+        print(*(file for file, is_called in found[" ".join(sys.argv[1:])].items() if is_called), sep="\n")
         return
-    print("| way | files entered |\n|---|---|")
+    print("| way | files entered | with classes |\n|---|---|---|")
     for way, files in found.items():
-        print(f"| {way} | {len(files)} |")
+        print(f"| {way} | {sum(files.values())} | {len(files)} |")
 
 
 if __name__ == "__main__":
