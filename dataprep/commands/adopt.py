@@ -14,8 +14,7 @@ from dataprep.adoption import NO_LABELS, Adoption, AdoptRequest, find, read_clas
 from dataprep.adoption import adopt as adopt_data
 from dataprep.adoption.shards import ReadJob, read_first
 from dataprep.arguments import LABELS, OTHER, READ, WRITE, Pairs, Place, command_of, function_of, option, request
-from dataprep.commands.build_run import LocalRun, people
-from dataprep.commands.progress import ImageProgress, Viewer
+from dataprep.commands.progress import ImageProgress, LocalRun, Viewer, people
 from dataprep.dataset.adopted import adopted_fields, is_adopted, open_linked
 from dataprep.dataset.opened import Dataset, Planned
 from dataprep.dataset.records import labelled

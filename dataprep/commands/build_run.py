@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
 
 import click
 
-from dataprep.arguments import WHERE, WRITE, Place, Request, Texts, option, request, spelled, texts
+from dataprep.arguments import WHERE, WRITE, Place, Texts, option, request, spelled, texts
 from dataprep.builder.cards import cards_of, own_cards, write_cards
 from dataprep.builder.driver import BuildResult, plan_growth, prepare, refuse_output, run_build
 from dataprep.builder.finished import numbering_faults
@@ -26,14 +25,12 @@ from dataprep.builder.recipe import Engine, Traffic, recipe_of
 from dataprep.cloud.cost import Amount, Cost, reading_cost, writing_cost
 from dataprep.cloud.placement import Placement, guard, is_bucket, placement_of, this_zone
 from dataprep.cloud.prices import published_prices
-from dataprep.commands.progress import BuildProgress, Callback, Viewer
-from dataprep.commands.region_options import Billed, Guarded, NamedTpu, named_place, place_of_workers, runs_here
+from dataprep.commands.progress import BuildProgress, LocalRun, Viewer, people
+from dataprep.commands.region_options import Guarded, NamedTpu, named_place, place_of_workers, runs_here
 from dataprep.dataset.manifest import manifest_document
 from dataprep.dataset.opened import Dataset, Planned
 from dataprep.dataset.records import SplitManifest
 from dataprep.errors import BuildError, DataprepError, SourceError, StorageError, UsageError
-from dataprep.host.cpu import available_cores
-from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S
 from dataprep.messages import counted, shell_words, usd
 from dataprep.storage import open_storage
 from pipelines.engines import LOCAL, DetachedJob, EngineChoice, EngineWork, engine_module, part_of
@@ -43,41 +40,6 @@ _RUNNER_HELP = (
     "Engine: local, ray, spark, or the name of a Beam runner. Its own options follow after --; docs/clusters.md lists "
     "them. Never expose Ray's ports: they have no authentication."
 )
-
-
-@request
-class Watched(Billed):
-    """Options of work that shows its progress and ends when there is none."""
-
-    stall_minutes: float = option(
-        "Minutes without progress after which stuck work is stopped: a worker is killed and its shard retried, a Beam "
-        "job is cancelled, a copy fails.",
-        default=STALL_S / 60,
-        low=0,
-        high=MAX_STALL_MINUTES,
-        open_low=True,
-        group=WHERE,
-        rare=True,
-    )
-    progress: Callback | None = option(
-        "Function called with a Progress (step, done, total, rate) after each advance. None: a progress bar, on a "
-        "terminal or in a notebook.",
-        default=None,
-        only="python",
-    )
-
-    def viewer(self) -> Viewer:
-        """Return the receiver of progress and messages of a Python function."""
-        return Viewer(is_python=True, callback=self.progress, stall_s=60 * self.stall_minutes)
-
-
-@request
-class LocalRun(Watched):
-    """Options of work in processes on this machine."""
-
-    workers: int = option(
-        "Number of worker processes.", default_factory=available_cores, low=1, shown="number of cores", group=WHERE
-    )
 
 
 @request
@@ -171,12 +133,6 @@ class Run(Guarded, NamedTpu, EngineRun):
     def job(self) -> Job:
         """Return the requested build. Raises UsageError if the options do not fit together."""
         raise NotImplementedError
-
-
-def people(asked: Request, *, quiet: bool) -> Viewer:
-    """Return the receiver of progress and messages of a command."""
-    stall_s = 60 * asked.stall_minutes if isinstance(asked, Watched) else None
-    return Viewer(quiet=quiet, stall_s=stall_s, spell=partial(spelled, type(asked)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,8 +18,7 @@ from dataprep.cloud.placement import Placement, bucket_name, is_bucket, nearer_c
 from dataprep.cloud.prices import Prices, fact, price_dates
 from dataprep.cloud.tpu.command_lines import cache_command
 from dataprep.commands import region_options
-from dataprep.commands.build_run import people
-from dataprep.commands.progress import PYTHON
+from dataprep.commands.progress import PYTHON, people
 from dataprep.dataset.manifest import read_manifest
 from dataprep.dataset.records import Manifest
 from dataprep.dataset.replicas import Replica

@@ -20,7 +20,7 @@ from dataprep.cloud.gcloud import Gcloud, meaning
 from dataprep.cloud.placement import is_bucket
 from dataprep.cloud.region import describe, region_of
 from dataprep.cloud.tpu.command_lines import check_labels, gcloud_line
-from dataprep.commands.build_run import people
+from dataprep.commands.progress import people
 from dataprep.commands.region_options import NamedTpu, Note, named_place
 from dataprep.errors import AccessError, UsageError, VerificationError
 from dataprep.messages import first_line, printable

@@ -10,8 +10,8 @@ import click
 
 from dataprep.arguments import OTHER, READ, WHERE, WRITE, Functions, Place, command_of, function_of, option, request
 from dataprep.column_functions import find_function, place_of
-from dataprep.commands.build_run import EngineRun, open_engine, people
-from dataprep.commands.progress import BuildProgress, Viewer
+from dataprep.commands.build_run import EngineRun, open_engine
+from dataprep.commands.progress import BuildProgress, Viewer, people
 from dataprep.dataset.column_files import Column
 from dataprep.dataset.views import address
 from dataprep.errors import UsageError

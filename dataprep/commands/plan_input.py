@@ -31,8 +31,7 @@ from dataprep.cloud import capacity
 from dataprep.cloud.accelerators import Accelerator, TpuMachine, generations, parse_accelerator
 from dataprep.cloud.cost import READ_BYTES, gets_of, is_loose
 from dataprep.cloud.prices import fact
-from dataprep.commands.build_run import people
-from dataprep.commands.progress import PYTHON, Viewer
+from dataprep.commands.progress import PYTHON, Viewer, people
 from dataprep.errors import UndecidedError, UsageError
 from dataprep.host.piped import open_console, print_table
 from dataprep.messages import command_line, counted, human_bytes

@@ -15,20 +15,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Self
 
 import click
 
-from dataprep.builder.plan import Plan
-from dataprep.dataset.records import ShardReceipt
+from dataprep.arguments import WHERE, Request, option, request, spelled
+from dataprep.commands.region_options import Billed
 from dataprep.errors import StorageError
-from dataprep.host.heartbeat import STALL_S, beat, minutes, watched
+from dataprep.host.cpu import available_cores
+from dataprep.host.heartbeat import MAX_STALL_MINUTES, STALL_S, beat, minutes, watched
 from dataprep.messages import counted, human_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
+
+    from dataprep.builder.plan import Plan
+    from dataprep.dataset.records import ShardReceipt
 
 LINE_EVERY_S = 30
 """Seconds between two lines of progress if stderr is a file."""
@@ -369,3 +374,44 @@ class CopyProgress(ImageProgress):
             left_s = (self._total_bytes - self._bytes) / max(1.0, bytes_per_s)
             said = f"{human_bytes(self._bytes)} of {human_bytes(self._total_bytes)}"
             self._report(self._bytes // _MB, self._total_bytes // _MB, rate, said, left_s)
+
+
+@request
+class Watched(Billed):
+    """Options of work that shows its progress and ends when there is none."""
+
+    stall_minutes: float = option(
+        "Minutes without progress after which stuck work is stopped: a worker is killed and its shard retried, a Beam "
+        "job is cancelled, a copy fails.",
+        default=STALL_S / 60,
+        low=0,
+        high=MAX_STALL_MINUTES,
+        open_low=True,
+        group=WHERE,
+        rare=True,
+    )
+    progress: Callback | None = option(
+        "Function called with a Progress (step, done, total, rate) after each advance. None: a progress bar, on a "
+        "terminal or in a notebook.",
+        default=None,
+        only="python",
+    )
+
+    def viewer(self) -> Viewer:
+        """Return the receiver of progress and messages of a Python function."""
+        return Viewer(is_python=True, callback=self.progress, stall_s=60 * self.stall_minutes)
+
+
+@request
+class LocalRun(Watched):
+    """Options of work in processes on this machine."""
+
+    workers: int = option(
+        "Number of worker processes.", default_factory=available_cores, low=1, shown="number of cores", group=WHERE
+    )
+
+
+def people(asked: Request, *, quiet: bool) -> Viewer:
+    """Return the receiver of progress and messages of a command."""
+    stall_s = 60 * asked.stall_minutes if isinstance(asked, Watched) else None
+    return Viewer(quiet=quiet, stall_s=stall_s, spell=partial(spelled, type(asked)))

@@ -26,8 +26,7 @@ import click
 from dataprep.arguments import OTHER, READ, WRITE, Place, command_of, function_of, option, request
 from dataprep.builder.pool import Pool
 from dataprep.commands.build_laion import SiteRequest, limits_of
-from dataprep.commands.build_run import LocalRun, people
-from dataprep.commands.progress import ImageProgress, Viewer
+from dataprep.commands.progress import ImageProgress, LocalRun, Viewer, people
 from dataprep.dataset.documents import Count, decode
 from dataprep.dataset.views import Choice, check_name, find_view
 from dataprep.errors import ConflictError, FormatError, UsageError

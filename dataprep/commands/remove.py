@@ -34,8 +34,7 @@ from dataprep.builder.cards import own_cards, replace_cards
 from dataprep.builder.plan import physical_key
 from dataprep.builder.receipts import read_receipt, write_receipt
 from dataprep.builder.shard import WritebackFile, replace_lines
-from dataprep.commands.build_run import Watched, people
-from dataprep.commands.progress import ImageProgress, Viewer
+from dataprep.commands.progress import ImageProgress, Viewer, Watched, people
 from dataprep.commands.select import print_unknown
 from dataprep.dataset import index as indexes
 from dataprep.dataset.adopted import is_adopted

@@ -16,8 +16,7 @@ from dataprep.cloud.placement import bucket_name, guard, is_bucket
 from dataprep.cloud.prices import Prices
 from dataprep.cloud.region import CO_LOCATED, UNKNOWN, Verdict, describe
 from dataprep.cloud.replicate import Copying, copy_dataset, dataset_phases, plan_copy, record_copies
-from dataprep.commands.build_run import Watched, people
-from dataprep.commands.progress import CopyProgress, Viewer
+from dataprep.commands.progress import CopyProgress, Viewer, Watched, people
 from dataprep.commands.region_options import Guarded, Priced
 from dataprep.dataset.replicas import Replica
 from dataprep.errors import AccessError, CredentialsError, StorageError, UndecidedError, UsageError

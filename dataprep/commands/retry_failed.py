@@ -14,8 +14,7 @@ import click
 from dataprep.arguments import OTHER, READ, Place, Texts, command_of, function_of, option, request, texts
 from dataprep.builder.pool import Pool
 from dataprep.commands.build_laion import WebRequest, count_lines, limits_of, network_lines
-from dataprep.commands.build_run import LocalRun, people
-from dataprep.commands.progress import LaionProgress, Viewer
+from dataprep.commands.progress import LaionProgress, LocalRun, Viewer, people
 from dataprep.dataset.opened import Dataset
 from dataprep.dataset.records import ShardReceipt
 from dataprep.fetched.existing import Choice, FetchedDataset, open_fetched, rows_to_try

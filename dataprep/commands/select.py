@@ -10,8 +10,7 @@ import click
 
 from dataprep.arguments import OTHER, READ, WRITE, Place, Places, Texts, command_of, function_of, option, request, texts
 from dataprep.builder.finished import readable_manifest
-from dataprep.commands.build_run import Watched, people
-from dataprep.commands.progress import ImageProgress, Viewer
+from dataprep.commands.progress import ImageProgress, Viewer, Watched, people
 from dataprep.dataset.views import Choice, address, find_view
 from dataprep.errors import UsageError
 from dataprep.messages import counted, shortened

@@ -8,8 +8,7 @@ from dataclasses import asdict
 import click
 
 from dataprep.arguments import OTHER, READ, Place, command_of, function_of, option, request
-from dataprep.commands.build_run import LocalRun, people
-from dataprep.commands.progress import VerifyProgress, Viewer
+from dataprep.commands.progress import LocalRun, VerifyProgress, Viewer, people
 from dataprep.dataset.manifest import MANIFEST
 from dataprep.errors import UndecidedError, VerificationError
 from dataprep.messages import counted, human_bytes, printable, shell_words
